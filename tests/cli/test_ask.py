@@ -40,7 +40,7 @@ def served(
     for name, members in (("staff", ["ada", "ben"]), ("wheel", ["ada"])):
         asyncio.run(_publish(daemon, name, "users", "group", members=members))
     for name, is_admin in (("ada", True), ("ben", False), ("cleo", False)):
-        fields = {"administrator": is_admin, "can_log_in": True}
+        fields = {"administrator": is_admin, "can_log_in": True, "shell": "/bin/bash"}
         asyncio.run(_publish(daemon, name, "users", "account", **fields))
     asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
     asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
@@ -182,12 +182,72 @@ def test_a_question_of_yes_or_no(served: Running, question: str, verdict: str) -
     assert not any("verdict" in hit for hit in others)
 
 
+def test_which_services_run_restricts_to_those_that_do(served: Running) -> None:
+    """List only active services where a question asks which run as root."""
+    for name, state in (("warden", "running"), ("sweeper", "dead")):
+        active = "active" if state == "running" else "inactive"
+        fields = {"active_state": active, "sub_state": state, "user": "root"}
+        asyncio.run(_publish(served, f"{name}.service", **fields))
+    for question in ("which services run as root?", "what services are running as root"):
+        hits = as_json(served, "search", question)
+        assert [hit["name"] for hit in hits] == ["warden.service"]
+
+
+def test_only_what_has_the_value_that_is_asked_for(served: Running) -> None:
+    """Leave out what has another value, and find nothing where nothing has the value."""
+    question = "which configuration file was changed?"
+    for name, is_modified in (("/etc/own.conf", True), ("/etc/ucf.conf", False)):
+        description = "configuration of ucf: keeps changed configuration files"
+        fields = {"modified": is_modified, "description": description}
+        asyncio.run(_publish(served, name, "files", "file", **fields))
+    assert [hit["name"] for hit in as_json(served, "search", question)] == ["/etc/own.conf"]
+    asyncio.run(_publish(served, "/etc/own.conf", "files", "file", modified=False))
+    done = run(served, "ask", question)
+    assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
+
+
+def test_what_only_has_to_do_with_a_question_is_no_answer(served: Running) -> None:
+    """Refuse the tool of what the host lacks, and a setting of what may be on or off."""
+    description = "Kubernetes Command Line Tool, for pods"
+    asyncio.run(_publish(served, "kubectl", "packages", "package", description=description))
+    description = "how eagerly memory is moved to swap"
+    asyncio.run(_publish(served, "vm.swappiness", "kernel", "sysctl", description=description))
+    asyncio.run(_publish(served, "libselinux1", "packages", "package", description="SELinux"))
+    for question in ("kubernetes pods", "which pods run", "is swap on?", "is SELinux off?"):
+        assert run(served, "ask", question).returncode == 12, question
+    assert run(served, "ask", "kubernetes command line tool").returncode == 0
+
+
+def test_a_value_of_earlier_is_that_of_history(served: Running) -> None:
+    """Answer from history what a value was, and otherwise say that it has no earlier one."""
+    fields = {"administrator": True, "can_log_in": True, "shell": "/bin/zsh"}
+    asyncio.run(_publish(served, "ada", "users", "account", **fields))
+    for question in ("what was ada's shell before?", "which shell did ada have?"):
+        lines = run(served, "ask", question).stdout.splitlines()[1:]
+        assert len(lines) == 1
+        assert "account ada changed: shell /bin/bash -> /bin/zsh" in lines[0]
+    for question in ("what was ben's shell before?", "which shell did ben use to have?"):
+        done = run(served, "ask", question)
+        assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
+        assert done.stderr.startswith("history has no earlier value of")
+
+
+def test_what_nobody_did_has_no_answer(served: Running) -> None:
+    """End with 12 where nobody did what a question asks for, or it never happened to an object."""
+    for question in ("who became an administrator?", "who was locked out?"):
+        done = run(served, "ask", question)
+        assert (done.returncode, done.stderr) == (12, "no change answers this\n")
+    for question in ("how often was sshd restarted?", "how many times did sshd restart"):
+        done = run(served, "ask", question)
+        assert (done.returncode, done.stdout.splitlines()[1:]) == (12, [])
+        assert done.stderr.startswith("sshd has not")
+
+
 @pytest.mark.parametrize(
     "question",
     [
         # one that only publishers tell of may exist elsewhere
         "is port 7777 open?",
-        "is there an account called nobody-else?",
         # neither a name of one object, nor words of a state
         "is the web server running?",
         "is the burrow on?",

@@ -82,7 +82,7 @@ async def test_a_file_is_compared_with_its_package(here: Path) -> None:
         shown = await host.until_shown(f"files/file/{path}", modified=False)
         assert shown.pop("modified_at").endswith("Z")
         assert shown == {
-            "description": "configuration of ssh (secure shell server)",
+            "description": "configuration of ssh: secure shell server",
             "package": "ssh",
             "mode": "0644",
             "size": 8,

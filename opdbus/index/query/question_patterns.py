@@ -29,8 +29,9 @@ _FILLERS: Final = frozenset(
 # Words that ask for a state and name no object.
 _OF_STATES: Final = frozenset(
     "installed running run runs up here there available exist exists enabled open mounted working"
-    " work works alive reachable used use uses configured set present loaded version".split()
+    " work works alive reachable used use uses configured set present loaded version on off".split()
 )
+SWITCHED: Final = frozenset(("on", "off"))
 _VERBS: Final = frozenset(("is", "are"))
 # Second and third words of questions about a single object: `which version of redis`.
 _OF_ONE: Final = frozenset({("version", "of"), ("when", "is"), ("when", "has"), ("long", "has")})
@@ -77,7 +78,7 @@ _OF_A_PLACE: Final = (("package|account", 0.1), ("file", 0.0), ("mount", -0.1))
 _ACTED_ON: Final = "certificate"
 # Kinds and those of their fields that the vocabulary has conditions on.
 _HAVING: Final[Mapping[str, Sequence[str]]] = {
-    "service": "active_state sub_state unit_file_state result load_state".split(),
+    "service": "active_state sub_state unit_file_state result load_state user".split(),
     "timer": ["calendar"],
     "cron job": ["schedule"],
     "mount": "used_percent read_only options".split(),
@@ -100,7 +101,7 @@ class Form(NamedTuple):
     object and ends in the state it asks about. `is_pure`: the question names only values and kinds,
     so that objects with these values are the answer. For a pure question, one object of the kinds
     `holders` must have all `values` together, as in `enabled but not active`; with `is_strict` the
-    result is empty if none has.
+    result is empty if none has. Of a single value it must have that one: `changed config files`.
     """
 
     asked: RequestedKinds
@@ -158,6 +159,7 @@ def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Fo
     is_pure = _is_pure(question)
     phrases = vocabulary.values_in(question)
     having = _kinds_having(reduce(or_, phrases, 0))
+    having |= kinds.of_phrases("service|interface") if words[-1] in SWITCHED else 0
     # a `network card that is down` is an interface, not a device
     can_have = asked.subject & having
     lacking = asked.subject & ~having if can_have else 0
@@ -187,7 +189,7 @@ def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Fo
         own |= units if own & units else 0
         values += [bits] if not holders or own & holders else []
     is_strict = not {"not", *vocabulary.CONTRASTS}.isdisjoint(vocabulary.plain(question))
-    together = values if len(values) > 1 else ()
+    together = values if len(values) > 1 or holders else ()
     return found._replace(values=together, holders=holders, is_strict=is_strict)
 
 
@@ -203,6 +205,11 @@ PATTERNS: Final = (
 def is_yes_or_no(question: str) -> bool:
     """Return whether the answer to a question is yes or no: `is the printer out of paper`."""
     return next(iter(tables.words_of(question)), "") in _WHETHER
+
+
+def is_switch(question: str) -> bool:
+    """Return whether a question asks if an object is on or off: `is swap on`."""
+    return is_yes_or_no(question) and tables.words_of(question)[-1] in SWITCHED
 
 
 def states(question: str) -> set[str]:
