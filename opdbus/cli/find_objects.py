@@ -364,7 +364,8 @@ def search(query: tuple[str, ...], limit: int, form: RowFormat, **options: Any) 
     """Find the objects that answer QUERY.
 
     QUERY is a question in plain words, or words of the objects. It may have conditions in it, such
-    as state:failed or kind:unit. The exit code is 12 if nothing here is about that.
+    as state:failed or kind:unit. A question of yes or no about named objects is answered so in the
+    first line, where that is certain. The exit code is 12 if nothing here is about that.
     """
     if options["explain"] and (form.is_quiet or form.columns):
         raise InvalidArgs("--explain is about whole hits: leave out -q and --columns")

@@ -171,6 +171,7 @@ def test_whether_one_object_is_as_declared(
         ("are redis-server and stranger enabled?", "yes: systemd/unit/redis-server.service: "),
         ("are sshd and mailgate running?", "no: systemd/unit/sshd.service: "),
         ("is faxd installed?", "no: packages/package/faxd: status config-files"),
+        ("is port 8443 in use?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
         ("is tcp port 8443 open?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
     ],
 )
@@ -188,9 +189,15 @@ def test_which_services_run_restricts_to_those_that_do(served: Running) -> None:
         active = "active" if state == "running" else "inactive"
         fields = {"active_state": active, "sub_state": state, "user": "root"}
         asyncio.run(_publish(served, f"{name}.service", **fields))
+    fields = {"active_state": "inactive", "sub_state": "dead", "user": "mail"}
+    asyncio.run(_publish(served, "letterbox.service", **fields))
+    fields = {"active_state": "active", "sub_state": "running", "user": "mail"}
+    asyncio.run(_publish(served, "postman.service", **fields))
     for question in ("which services run as root?", "what services are running as root"):
         hits = as_json(served, "search", question)
         assert [hit["name"] for hit in hits] == ["warden.service"]
+    hits = as_json(served, "search", "which services don't run as root?")
+    assert [hit["name"] for hit in hits] == ["postman.service"]
 
 
 def test_only_what_has_the_value_that_is_asked_for(served: Running) -> None:
@@ -234,7 +241,7 @@ def test_a_value_of_earlier_is_that_of_history(served: Running) -> None:
 
 def test_what_nobody_did_has_no_answer(served: Running) -> None:
     """End with 12 where nobody did what a question asks for, or it never happened to an object."""
-    for question in ("who became an administrator?", "who was locked out?"):
+    for question in ("who was locked out?", "who logged in?", "who unmasked sshd?"):
         done = run(served, "ask", question)
         assert (done.returncode, done.stderr) == (12, "no change answers this\n")
     for question in ("how often was sshd restarted?", "how many times did sshd restart"):
@@ -267,11 +274,16 @@ def test_what_is_not_certain_has_no_verdict(served: Running, question: str) -> N
 
 def test_a_name_that_nothing_has(served: Running) -> None:
     """Find nothing where a question is about a name that is nowhere, and say so."""
-    for question in ("does zuleika exist?", "is zuleika running?", "is zuleika in the group staff"):
+    for question in (
+        "does zuleika exist?",
+        "is zuleika running?",
+        "is zuleika in the group staff?",
+    ):
         done = run(served, "ask", question)
         assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
         assert done.stderr.startswith("nothing here is named zuleika")
         assert as_json(served, "search", question, "--all")[0]["verdict"]
+    assert "nothing here is named /srv/none" in run(served, "ask", "is /srv/none mounted?").stderr
 
 
 def test_verdicts_of_what_observers_list(daemons: Callable[..., Running]) -> None:

@@ -89,18 +89,13 @@ def about(asked: str, cosines: SentenceCosines, found: Sequence[Candidate]) -> s
     Without an engine, and for a question about any change, all candidates are.
     """
     happened = event_questions.find_events(asked)
+    if happened and asked.lower().startswith(_WHO):
+        # what else happened is no answer where nobody did that
+        found = [each for each in found if event_questions.share(happened, each.hit.text)]
     if not cosines.baseline or not subject(asked):
         return {each.hit.seq for each in found}
     is_found = any(each.share or each.cosine >= _LEAST_COSINE for each in found)
     if not happened and not is_found:
-        return set()
-    # who did what nobody has done
-    is_of_one = asked.lower().startswith(_WHO)
-    if (
-        happened
-        and is_of_one
-        and not any(event_questions.share(happened, each.hit.text) for each in found)
-    ):
         return set()
     least = cosines.baseline.mean + _CLOSE * cosines.baseline.spread
     return {

@@ -26,12 +26,15 @@ _FILLERS: Final = frozenset(
     " still ever just really host machine computer box list me all every each at moment present"
     " actually today fully".split()
 )
+_RUN_AS: Final = re.compile(r"\brun(?:s|ning)? (?:as|with|without|under)\b", re.IGNORECASE)
 # Words that ask for a state and name no object.
 _OF_STATES: Final = frozenset(
     "installed running run runs up here there available exist exists enabled open mounted working"
     " work works alive reachable used use uses configured set present loaded version on off".split()
 )
 SWITCHED: Final = frozenset(("on", "off"))
+# Words of states that only what runs, or is set to run, can have.
+_RUNNING: Final = SWITCHED | frozenset("enabled disabled active inactive running up down".split())
 _VERBS: Final = frozenset(("is", "are"))
 # Second and third words of questions about a single object: `which version of redis`.
 _OF_ONE: Final = frozenset({("version", "of"), ("when", "is"), ("when", "has"), ("long", "has")})
@@ -188,6 +191,9 @@ def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Fo
         own = _kinds_having(bits)
         own |= units if own & units else 0
         values += [bits] if not holders or own & holders else []
+    if values and holders & kinds.of_phrases("service") and _RUN_AS.search(question):
+        # a service that does not run runs as nobody
+        values += [] if _running() in values else [_running()]
     is_strict = not {"not", *vocabulary.CONTRASTS}.isdisjoint(vocabulary.plain(question))
     together = values if len(values) > 1 or holders else ()
     return found._replace(values=together, holders=holders, is_strict=is_strict)
@@ -212,6 +218,11 @@ def is_switch(question: str) -> bool:
     return is_yes_or_no(question) and tables.words_of(question)[-1] in SWITCHED
 
 
+def is_of_running(question: str) -> bool:
+    """Return whether a question asks for a state that a package or a setting cannot have."""
+    return is_yes_or_no(question) and tables.words_of(question)[-1] in _RUNNING
+
+
 def states(question: str) -> set[str]:
     """Return the words of a question that name states, and the usual words of states."""
     return {*" ".join(vocabulary.values_in(question).values()).split()} | _OF_STATES
@@ -231,6 +242,13 @@ def is_statement(question: str) -> bool:
     at = next((at for at, word in enumerate(words) if word in _VERBS), 0)
     rest = " ".join(words[at + 1 :])
     return at > 0 and rest in vocabulary.values_in(rest).values()
+
+
+@cache
+def _running() -> vocabulary.Traits:
+    """Return the value of what runs."""
+    (running,) = vocabulary.values_in("running")
+    return running
 
 
 def _is_pure(question: str) -> bool:

@@ -46,18 +46,18 @@ MEMBER, PORT, EXISTS, STATE = "member", "port", "exists", "state"
 FORMS: Final = tuple(
     Form(relation, re.compile(f"^(?:{pattern})$"), example)
     for relation, pattern, example in (
+        (PORT, rf"is {_PORT} {_OPEN}", "is port 443 open"),
+        (
+            PORT,
+            rf"(?:is|does|has) {_ANYTHING} {_LISTEN}{_PORT}",
+            "is anything listening on tcp port 443",
+        ),
         (MEMBER, rf"(?:is|are) (?P<names>.+?) {_IN} {_GROUP}", "is bob in the group sudo"),
         (MEMBER, rf"(?:does|do) (?P<names>.+?) belong to {_GROUP}", "does bob belong to sudo"),
         (
             MEMBER,
             rf"does {_THE_GROUP} (?:have|contain|include) (?P<names>.+?)(?: as a member| in it)?",
             "does the group sudo have bob as a member",
-        ),
-        (PORT, rf"is {_PORT} {_OPEN}", "is port 443 open"),
-        (
-            PORT,
-            rf"(?:is|does|has) {_ANYTHING} {_LISTEN}{_PORT}",
-            "is anything listening on tcp port 443",
         ),
         (EXISTS, r"(?:does|do) (?P<names>.+?) exist", "does alice exist"),
         (

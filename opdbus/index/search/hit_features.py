@@ -217,8 +217,8 @@ def find_mismatches(
     kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
     if form.is_whether:
         # an object of a kind without states can only refer to the named one
-        is_switch = question_patterns.is_switch(question)
-        stateless = kinds.STATELESS | (kinds.NEVER_ON if is_switch else frozenset())
+        can_run = question_patterns.is_of_running(question)
+        stateless = kinds.STATELESS | (kinds.NEVER_ON if can_run else frozenset())
         only_names = is_other and object_id[:2] in stateless
         is_other_name = only_names or not has_number
         return Mismatch(kind, 0.0, 1.0 if is_other_name else _other_name(question, entry, content))

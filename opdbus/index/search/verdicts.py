@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.changes.connections import LISTENER
-from opdbus.index.query import condition_matching, spelling, yes_or_no
+from opdbus.index.database.store import Store
+from opdbus.index.query import condition_matching, query_terms, yes_or_no
 from opdbus.index.query.yes_or_no import StateWords, YesOrNo
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import kinds
@@ -218,9 +219,12 @@ async def _of_absent(memory: StateStore, name: str) -> Verdict | None:
     catalogue = memory.catalogue
     if gloss(name) or kinds.requested(name, frozenset()).named or catalogue.names_containing(name):
         return None
-    if await memory.archive.read(lambda store: spelling.unknown_words(store, name)):
-        return Verdict(f"nothing here is named {name}", is_absence=True)
-    return None
+
+    def is_unknown(store: Store) -> bool:
+        return any(not store.words.having(term, 1) for term in query_terms.terms(name))
+
+    is_absent = await memory.archive.read(is_unknown)
+    return Verdict(f"nothing here is named {name}", is_absence=True) if is_absent else None
 
 
 def _in_words(value: Json) -> str:
