@@ -167,6 +167,7 @@ def test_whether_one_object_is_as_declared(
         ("is mailgate running?", "no: systemd/unit/mailgate.service: active_state inactive"),
         ("is the service mailgate still up?", "no: systemd/unit/mailgate.service: "),
         ("is mailgate not running right now?", "yes: systemd/unit/mailgate.service: "),
+        ("are ada and cleo not in wheel?", "no: users/group/wheel: members ada"),
         ("has sshd failed?", "yes: systemd/unit/sshd.service: active_state failed"),
         ("are redis-server and stranger enabled?", "yes: systemd/unit/redis-server.service: "),
         ("are sshd and mailgate running?", "no: systemd/unit/sshd.service: "),
@@ -241,7 +242,7 @@ def test_a_value_of_earlier_is_that_of_history(served: Running) -> None:
 
 def test_what_nobody_did_has_no_answer(served: Running) -> None:
     """End with 12 where nobody did what a question asks for, or it never happened to an object."""
-    for question in ("who was locked out?", "who logged in?", "who unmasked sshd?"):
+    for question in ("who was locked out?", "who logged in?"):
         done = run(served, "ask", question)
         assert (done.returncode, done.stderr) == (12, "no change answers this\n")
     for question in ("how often was sshd restarted?", "how many times did sshd restart"):

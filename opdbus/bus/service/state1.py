@@ -41,6 +41,7 @@ from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
 from opdbus.index.ranking.scores import MODES
 from opdbus.index.search.finder import Finder
+from opdbus.index.search.verdicts import Verdict
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight.insight import Insight
@@ -137,20 +138,22 @@ class StateInterface:
         is_so_far = bool(self._observers.starting)
         shown = [hit for hit in found if has_weak or not hit.rating.is_weak]
         verdict = await self._finder.verdict(query, request)
-        if verdict and not is_so_far and not self._is_failed(verdict.sources):
+        sentence = self._sentence(verdict) if verdict and not is_so_far else ""
+        if verdict and sentence:
             if verdict.is_absence and not has_weak:
                 return []
             # the first row has the verdict, even if it is weak
             shown = shown or found[:1]
-            shown[:1] = [replace(hit, verdict=verdict.text) for hit in shown[:1]]
+            shown[:1] = [replace(hit, verdict=sentence) for hit in shown[:1]]
         return await each(lambda hit: hit_row(hit, is_so_far=is_so_far), shown)
 
-    def _is_failed(self, sources: Collection[str]) -> bool:
-        """Return whether an observer among some sources has failed, and its values are old."""
-        failed = {
-            f"live:{name}" for name, state, *_ in self._observers.statuses if state == _FAILED
-        }
-        return not failed.isdisjoint(sources)
+    def _sentence(self, verdict: Verdict) -> str:
+        """Return a verdict with what its observers do not list; "" if one of them has failed."""
+        own = [row for row in self._observers.statuses if f"live:{row[0]}" in verdict.sources]
+        if any(state == _FAILED for _, state, *_ in own):
+            return ""
+        notes = [reason for *_, reason in own if reason and verdict.is_of_list]
+        return "; ".join([verdict.text, *notes])
 
     async def ask(
         self, caller: Caller, question: str, limit: int, options: Given

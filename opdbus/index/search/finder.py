@@ -185,15 +185,18 @@ class Finder:
             correct_query(self._vectors, asked), self._matching_entries(request)
         )
         form = question_patterns.of(asked.words)
-        if form.values:
+        most = await extremes.find_extremes(self._memory, asked.words, within)
+        # the fullest disk need not be full
+        if len(form.values) > 1 or (form.values and not most):
             is_strict = await self._is_strict(form)
             within = await asyncio.to_thread(
                 self._restrict_to_all_values, asked.words, within, is_strict=is_strict
             )
+            most = await extremes.find_extremes(self._memory, asked.words, within)
         query = Query(
             asked.words, within=within, compared=asked.compared, corrected=asked.corrected
         )
-        if most := await extremes.find_extremes(self._memory, asked.words, within):
+        if most:
             # the words stay in the question: `disk` alone would be taken for a name
             found = ComparedValue(most.words, self._memory.catalogue.refs_of(most.object_ids))
             return replace(query, compared=(*asked.compared, found), most=most)

@@ -38,11 +38,13 @@ class Verdict(NamedTuple):
     """The answer to a yes-or-no question, and the sources of the values that decide it.
 
     `is_absence`: the text says that no object has a name of the question, and not yes or no.
+    `is_of_list`: it depends on the whole list of a kind, which an observer may not have.
     """
 
     text: str
     sources: frozenset[str] = frozenset()
     is_absence: bool = False
+    is_of_list: bool = False
 
 
 class Fact(NamedTuple):
@@ -104,8 +106,12 @@ async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
 
 
 def _verdict(asked: YesOrNo, facts: Sequence[Fact], sources: frozenset[str]) -> Verdict:
-    word = "yes" if all(fact.is_yes for fact in facts) != asked.is_negated else "no"
+    word = "yes" if all(fact.is_yes != asked.is_negated for fact in facts) else "no"
     return Verdict(f"{word}: {'; '.join(dict.fromkeys(fact.text for fact in facts))}", sources)
+
+
+def _of_list(asked: YesOrNo, text: str, sources: frozenset[str]) -> Verdict:
+    return _verdict(asked, [Fact(is_yes=False, text=text)], sources)._replace(is_of_list=True)
 
 
 def _fact(asked: YesOrNo, name: str, found: Sequence[Found], group: Found | None) -> Fact | None:
@@ -189,7 +195,7 @@ async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
     if not (sources := _sources_of_kind(memory, LISTENER)):
         return None
     number = f"{asked.protocol} port {asked.of}".strip()
-    return _verdict(asked, [Fact(is_yes=False, text=f"nothing here listens on {number}")], sources)
+    return _of_list(asked, f"nothing here listens on {number}", sources)
 
 
 def _sources_of_kind(memory: StateStore, *kind_ids: tuple[str, str]) -> frozenset[str]:
@@ -210,8 +216,7 @@ async def _none_of_kind(memory: StateStore, asked: YesOrNo, name: str) -> Verdic
         if kinds.of_object(ObjectId(*kind_id, ""))[0] & wanted
     ]
     sources = _sources_of_kind(memory, *every)
-    fact = Fact(is_yes=False, text=f"there is no {asked.noun} named {name}")
-    return _verdict(asked, [fact], sources) if sources else None
+    return _of_list(asked, f"there is no {asked.noun} named {name}", sources) if sources else None
 
 
 async def _of_absent(memory: StateStore, name: str) -> Verdict | None:
