@@ -261,6 +261,8 @@ def test_what_nobody_did_has_no_answer(served: Running) -> None:
         "is the burrow on?",
         "is sshd nice?",
         "are all services running?",
+        "can anyone log in?",
+        "are redis-servers on?",
         # the group is that of the file alone, and the conditions are of the question
         "who is in the group staff?",
         "is mailgate running? kind:unit",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
+from opdbus.index.query import query_terms
 from opdbus.language import kinds, routes, tables
 from opdbus.state.conditions import AllOf, parse
 
@@ -17,6 +18,11 @@ _ADVERBS: Final = re.compile(
     r"|here|(?:on|of) (?:this|the) (?:host|machine|computer|server|system|box))(?= |$)"
 )
 _DETERMINERS: Final = frozenset("the a an my our your this that both all any".split())
+# Words that stand for no object of that name.
+_PRONOUNS: Final = query_terms.STOP_WORDS | frozenset(
+    "anyone anybody someone somebody everyone everybody everything nobody nothing one ones each"
+    " others another he him".split()
+)
 _AND: Final = re.compile(r" and (?:the )?")
 _MOST_NAMES: Final = 4
 _NOT: Final = "not"
@@ -152,7 +158,7 @@ def _names(text: str) -> tuple[Sequence[str], str]:
         # `user` alone is a name: is user running
         own = own or words[-1:]
         nouns += [word for word in words if word not in own]
-        if len(own) != 1:
+        if len(own) != 1 or own[0] in _PRONOUNS:
             return (), ""
         names += own
     return (names, " ".join(nouns)) if len(names) <= _MOST_NAMES else ((), "")

@@ -15,7 +15,8 @@ from opdbus.index.query.yes_or_no import StateWords, YesOrNo
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import kinds
 from opdbus.language.object_text import UNIT_NOUNS
-from opdbus.language.synonyms import gloss
+from opdbus.language.synonyms import find_synonyms, gloss
+from opdbus.language.vocabulary import stem
 from opdbus.platform import name_lists
 from opdbus.state.conditions import AllOf, Condition, parse
 from opdbus.state.fields import IDENTITY
@@ -221,8 +222,9 @@ async def _none_of_kind(memory: StateStore, asked: YesOrNo, name: str) -> Verdic
 
 async def _of_absent(memory: StateStore, name: str) -> Verdict | None:
     """Return that nothing has a name, if it is a name and no part or meaning of another one."""
-    catalogue = memory.catalogue
-    if gloss(name) or kinds.requested(name, frozenset()).named or catalogue.names_containing(name):
+    if gloss(name) or find_synonyms(name) or kinds.requested(name, frozenset()).named:
+        return None
+    if memory.catalogue.names_containing(stem(name)):
         return None
 
     def is_unknown(store: Store) -> bool:
