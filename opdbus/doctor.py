@@ -19,7 +19,7 @@ from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.config import Config, Given
 from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
-from opdbus.errors import BusError, ConfigError, OpDbusError
+from opdbus.errors import BusError, ConfigError, OpDbusError, read_log
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 from opdbus.platform import pip
@@ -144,7 +144,7 @@ def _check_observer(name: str, state: str, count: int, detail: str) -> Verdict:
     finding = f"{found}: {detail}" if detail else found
     if state != "failed":
         return Verdict(f"observer {name}", "ok", finding)
-    return Verdict(f"observer {name}", "warning", finding, "it is tried again; the log says more")
+    return Verdict(f"observer {name}", "warning", finding, f"it is tried again; {read_log()}")
 
 
 async def _check_ownership(connection: Connection) -> Verdict:

@@ -141,6 +141,12 @@ class Internal(OpDbusError, prefix=_OPDBUS):
     """A fault of op-dbus itself; the log has the details under the same id."""
 
 
+def read_log(fault: str = "") -> str:
+    """Return the command that shows the log, or its entry of one fault."""
+    found = f" -g {fault}" if fault else ""
+    return f"`journalctl -u op-dbus{found}` says more, or the terminal that it runs in"
+
+
 def blame(name: str, reason: str) -> str:
     """Return a reason with the name of the failing part in front, unless it begins with it."""
     return reason if reason.startswith(f"{name} ") else f"{name}: {reason}"

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 _KEYS: Final = ("path", "plugin", "kind", "name")
 # key around a value that is declared and not observed, and variants for a missing object
 DECLARED: Final = "declared"
+# key of the first hit: the answer to a question of yes or no
+_VERDICT: Final = "verdict"
 _MARKS: Final = frozenset({DECLARED, "declared absent", "declared missing"})
 # key in click's context: the arguments of the command that `op-dbus ask` chose
 ROUTED_ARGUMENTS: Final = "opdbus.asked"
@@ -197,6 +199,15 @@ def note_more(count: str, offset: int) -> None:
     room = shutil.get_terminal_size().columns if sys.stderr.isatty() else _LONGEST_COMMAND
     # a wrapped command could not be pasted
     output.print_note(said if width_of(said) <= room else f"{count} more: add --offset {offset}")
+
+
+def print_answer(hits: Sequence[Row], *, is_explained: bool, has_weak: bool) -> None:
+    """Print the verdict on a question of yes or no, if there is one, and the hits."""
+    if verdict := hits[0].get(_VERDICT):
+        print(output.add_style(output.escape_hidden(verdict), "bold"))
+    # the hit of a verdict may be weak
+    if shown := [hit for hit in hits if has_weak or not (verdict and hit["weak"])]:
+        print_hits(shown, is_explained=is_explained)
 
 
 def print_hits(hits: Sequence[Row], *, is_explained: bool) -> None:
@@ -353,7 +364,8 @@ def search(query: tuple[str, ...], limit: int, form: RowFormat, **options: Any) 
     """Find the objects that answer QUERY.
 
     QUERY is a question in plain words, or words of the objects. It may have conditions in it, such
-    as state:failed or kind:unit. The exit code is 12 if nothing here is about that.
+    as state:failed or kind:unit. A question of yes or no about named objects is answered so in the
+    first line, where that is certain. The exit code is 12 if nothing here is about that.
     """
     if options["explain"] and (form.is_quiet or form.columns):
         raise InvalidArgs("--explain is about whole hits: leave out -q and --columns")
@@ -374,7 +386,8 @@ def search(query: tuple[str, ...], limit: int, form: RowFormat, **options: Any) 
         note_unmet_conditions(options["where"], question)
         weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
         hint = "; --all lists what comes nearest" if weak else ""
-        output.print_note(f"nothing here is about that{hint}")
+        verdict = _parse_hit(*weak[0]).get(_VERDICT) if weak else None
+        output.print_note(f"{verdict or 'nothing here is about that'}{hint}")
         _note_starting_observers()
     return NO_HITS
 
@@ -444,7 +457,11 @@ def _print_answer(
     if form.is_json:
         output.print_json(shown)
     elif shown:
-        form.print(shown, partial(print_hits, is_explained=options.get("explain", False)))
+        modes = {
+            "is_explained": options.get("explain", False),
+            "has_weak": options.get("all", False),
+        }
+        form.print(shown, partial(print_answer, **modes))
     else:
         note_unknown_fields(fields_of(options["where"]))
     if not form.is_for_people:

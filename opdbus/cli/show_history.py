@@ -13,6 +13,7 @@ import click
 from opdbus.cli import completing, output
 from opdbus.cli.change_lines import ChangePrinter, print_lines
 from opdbus.cli.daemon_calls import ask, fields_of, find_unknown, path_of, without_empty
+from opdbus.cli.find_objects import NO_HITS
 from opdbus.cli.root import COUNT, COUNT_OR_ZERO, as_json, kind, plugin, root, where_option
 from opdbus.errors import BusError, InvalidArgs, NotKept, ShuttingDown, UnknownObject
 from opdbus.platform import timestamps
@@ -53,8 +54,11 @@ def _parse_meaning(about: str | None, before: str | None, like: str | None) -> d
 
 async def _print_by_meaning(
     client: Client, query: dict[str, str], asked: dict[str, Any], limit: int, printer: ChangePrinter
-) -> None:
-    """Print the best answers first, below the change that they are compared with."""
+) -> int:
+    """Print the best answers first, below the change that they are compared with.
+
+    Return the exit code: NO_HITS if no change answers.
+    """
     like, nothing = {}, "no change answers this"
     if "like" in query:
         like, nothing = await _parse_like(client, query["like"]), _NOTHING_LIKE
@@ -84,6 +88,7 @@ async def _print_by_meaning(
         _print_with_followers(rows, {compared})
         if (more := rows[0].get("total", 0) - len(rows)) > 0:
             output.print_note(f"... {more:,} more: --limit N gives more")
+    return 0 if rows else NO_HITS
 
 
 async def _require_fields(client: Client, asked: dict[str, Any]) -> None:
@@ -167,12 +172,13 @@ def changes(
     watch: bool,
     json_: bool,
     **given: Any,
-) -> None:
+) -> int:
     """Tell what changed on this host, the newest last.
 
     Many alike changes of one cause are one line; --json tells each. TIME is yesterday, today, now,
     boot, 2 hours ago, 03:10, 2026-11-22 or 2026-11-22 03:10, or as systemctl and journalctl print
-    it; SPAN is 30m, 2 hours or 1d. As in systemd.time(7), 1m is a minute and 1M a month.
+    it; SPAN is 30m, 2 hours or 1d. As in systemd.time(7), 1m is a minute and 1M a month. The exit
+    code is 12 if no change answers --about, --before EVENT or --like.
     """
     if watch and (by or given["before"]):
         raise InvalidArgs("--watch goes on with what is new: without --by and --before")
@@ -184,19 +190,20 @@ def changes(
     is_narrow = bool(given["where"] or around)
     printer = ChangePrinter(is_json=json_, is_by_cause=bool(by), is_narrow=is_narrow)
 
-    async def print_changes(client: Client) -> None:
+    async def print_changes(client: Client) -> int:
         if around:
             asked["around"] = await path_of(client, around, past=True)
         usual = _MOST_ANSWERS if by_meaning else _MOST_BEFORE_WATCHING if watch else _MOST
         most = usual if limit is None else limit
         if by_meaning:
-            await _print_by_meaning(client, by_meaning, asked, most, printer)
-        elif watch:
+            return await _print_by_meaning(client, by_meaning, asked, most, printer)
+        if watch:
             await _watch(client, asked, most, printer)
         else:
             await _print_newest(client, asked, most, printer)
+        return 0
 
-    ask(print_changes)
+    return ask(print_changes)
 
 
 class Objects(click.Group):

@@ -23,6 +23,8 @@ Kinds: TypeAlias = int
 _SUFFIXES = frozenset((*UNIT_NOUNS, "device"))
 # Kinds that neither run nor fail.
 STATELESS = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
+# Kinds of which nothing is on or off.
+NEVER_ON = frozenset({("packages", "package"), ("kernel", "sysctl"), ("kernel", "parameter")})
 
 # a compound such as `stork.service` or `on-call` is one word
 _COMPOUND = re.compile(r"[a-z0-9]+(?:[-._:/@+]+[a-z0-9]+)*")

@@ -13,7 +13,7 @@ import structlog
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.provider_chain import Fallback
-from opdbus.errors import Internal, OpDbusError, ShuttingDown
+from opdbus.errors import Internal, OpDbusError, ShuttingDown, read_log
 from opdbus.platform.tasks import at_most, cancel, pauses, start
 from opdbus.serving.states import Event, Phase, State
 
@@ -248,7 +248,7 @@ class Level:
             return error
         except Exception as error:  # a defect of ours or of a runtime: callers must not wait for it
             log.exception("engine not opened", level=self.name)
-            return Internal(f"the engine could not be opened: {error!r}; the log says more")
+            return Internal(f"the engine could not be opened: {error!r}; {read_log()}")
 
 
 def _place(embedder: Embedder) -> tuple[str, str]:

@@ -175,7 +175,7 @@ def test_an_unknown_exception_is_internal_with_an_id(bus_address: str) -> None:
     with structlog.testing.capture_logs() as logged:
         sentence = run(bus_address, BusInterface(search=search), ask)
     (line,) = [line for line in logged if line["event"] == "internal error"]
-    assert line["id"] in sentence
+    assert f"journalctl -u op-dbus -g {line['id']}" in sentence
     assert line["exc_info"]
     assert "detail" not in sentence
     assert "Traceback" not in sentence

@@ -37,6 +37,16 @@ def served(
     well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
     asyncio.run(_publish(daemon, "redis-server.service", **well))
     asyncio.run(_publish(daemon, "stranger.service", **well))
+    for name, members in (("staff", ["ada", "ben"]), ("wheel", ["ada"])):
+        asyncio.run(_publish(daemon, name, "users", "group", members=members))
+    for name, is_admin in (("ada", True), ("ben", False), ("cleo", False)):
+        fields = {"administrator": is_admin, "can_log_in": True, "shell": "/bin/bash"}
+        asyncio.run(_publish(daemon, name, "users", "account", **fields))
+    asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
+    asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
+    asyncio.run(_publish(daemon, "faxd", "packages", "package", status="config-files"))
+    port = {"port": 8443, "protocol": "tcp", "exposed": "all addresses"}
+    asyncio.run(_publish(daemon, "tcp 0.0.0.0:8443", "net", "listener", **port))
     return daemon
 
 
@@ -140,6 +150,155 @@ def test_whether_one_object_is_as_declared(
         as_json(served, "show", "sshd")["Drift"],
     )
     assert shown == ("none", "error")
+
+
+@pytest.mark.parametrize(
+    ("question", "verdict"),
+    [
+        ("is ben in the group wheel?", "no: users/group/wheel: members ada"),
+        ("is ada a member of wheel", "yes: users/group/wheel: members ada"),
+        ("isn't cleo in staff?", "no: users/group/staff: members ada, ben"),
+        ("is ben not in wheel?", "yes: users/group/wheel: members ada"),
+        ("are ada and ben in the group staff?", "yes: users/group/staff: members ada, ben"),
+        ("does the group staff have cleo as a member?", "no: users/group/staff: "),
+        ("does cleo exist?", "yes: users/account/cleo"),
+        ("is there an account called ben?", "yes: users/account/ben"),
+        ("is ben an administrator?", "no: users/account/ben: administrator no"),
+        ("is mailgate running?", "no: systemd/unit/mailgate.service: active_state inactive"),
+        ("is the service mailgate still up?", "no: systemd/unit/mailgate.service: "),
+        ("is mailgate not running right now?", "yes: systemd/unit/mailgate.service: "),
+        ("are ada and cleo not in wheel?", "no: users/group/wheel: members ada"),
+        ("has sshd failed?", "yes: systemd/unit/sshd.service: active_state failed"),
+        ("are redis-server and stranger enabled?", "yes: systemd/unit/redis-server.service: "),
+        ("are sshd and mailgate running?", "no: systemd/unit/sshd.service: "),
+        ("is faxd installed?", "no: packages/package/faxd: status config-files"),
+        ("is port 8443 in use?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
+        ("is tcp port 8443 open?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
+    ],
+)
+def test_a_question_of_yes_or_no(served: Running, question: str, verdict: str) -> None:
+    """Answer yes or no in one line, with the observed values that decide it, and in JSON."""
+    assert run(served, "ask", question).stdout.splitlines()[1].startswith(verdict)
+    first, *others = as_json(served, "search", question)
+    assert first["verdict"].startswith(verdict)
+    assert not any("verdict" in hit for hit in others)
+
+
+def test_which_services_run_restricts_to_those_that_do(served: Running) -> None:
+    """List only active services where a question asks which run as root."""
+    for name, state in (("warden", "running"), ("sweeper", "dead")):
+        active = "active" if state == "running" else "inactive"
+        fields = {"active_state": active, "sub_state": state, "user": "root"}
+        asyncio.run(_publish(served, f"{name}.service", **fields))
+    fields = {"active_state": "inactive", "sub_state": "dead", "user": "mail"}
+    asyncio.run(_publish(served, "letterbox.service", **fields))
+    fields = {"active_state": "active", "sub_state": "running", "user": "mail"}
+    asyncio.run(_publish(served, "postman.service", **fields))
+    for question in ("which services run as root?", "what services are running as root"):
+        hits = as_json(served, "search", question)
+        assert [hit["name"] for hit in hits] == ["warden.service"]
+    hits = as_json(served, "search", "which services don't run as root?")
+    assert [hit["name"] for hit in hits] == ["postman.service"]
+
+
+def test_only_what_has_the_value_that_is_asked_for(served: Running) -> None:
+    """Leave out what has another value, and find nothing where nothing has the value."""
+    question = "which configuration file was changed?"
+    for name, is_modified in (("/etc/own.conf", True), ("/etc/ucf.conf", False)):
+        description = "configuration of ucf: keeps changed configuration files"
+        fields = {"modified": is_modified, "description": description}
+        asyncio.run(_publish(served, name, "files", "file", **fields))
+    assert [hit["name"] for hit in as_json(served, "search", question)] == ["/etc/own.conf"]
+    asyncio.run(_publish(served, "/etc/own.conf", "files", "file", modified=False))
+    done = run(served, "ask", question)
+    assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
+
+
+def test_what_only_has_to_do_with_a_question_is_no_answer(served: Running) -> None:
+    """Refuse the tool of what the host lacks, and a setting of what may be on or off."""
+    description = "Kubernetes Command Line Tool, for pods"
+    asyncio.run(_publish(served, "kubectl", "packages", "package", description=description))
+    description = "how eagerly memory is moved to swap"
+    asyncio.run(_publish(served, "vm.swappiness", "kernel", "sysctl", description=description))
+    asyncio.run(_publish(served, "libselinux1", "packages", "package", description="SELinux"))
+    for question in ("kubernetes pods", "which pods run", "is swap on?", "is SELinux off?"):
+        assert run(served, "ask", question).returncode == 12, question
+    assert run(served, "ask", "kubernetes command line tool").returncode == 0
+
+
+def test_a_value_of_earlier_is_that_of_history(served: Running) -> None:
+    """Answer from history what a value was, and otherwise say that it has no earlier one."""
+    fields = {"administrator": True, "can_log_in": True, "shell": "/bin/zsh"}
+    asyncio.run(_publish(served, "ada", "users", "account", **fields))
+    for question in ("what was ada's shell before?", "which shell did ada have?"):
+        lines = run(served, "ask", question).stdout.splitlines()[1:]
+        assert len(lines) == 1
+        assert "account ada changed: shell /bin/bash -> /bin/zsh" in lines[0]
+    for question in ("what was ben's shell before?", "which shell did ben use to have?"):
+        done = run(served, "ask", question)
+        assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
+        assert done.stderr.startswith("history has no earlier value of")
+
+
+def test_what_nobody_did_has_no_answer(served: Running) -> None:
+    """End with 12 where nobody did what a question asks for, or it never happened to an object."""
+    for question in ("who was locked out?", "who logged in?"):
+        done = run(served, "ask", question)
+        assert (done.returncode, done.stderr) == (12, "no change answers this\n")
+    for question in ("how often was sshd restarted?", "how many times did sshd restart"):
+        done = run(served, "ask", question)
+        assert (done.returncode, done.stdout.splitlines()[1:]) == (12, [])
+        assert done.stderr.startswith("sshd has not")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        # one that only publishers tell of may exist elsewhere
+        "is port 7777 open?",
+        # neither a name of one object, nor words of a state
+        "is the web server running?",
+        "is the burrow on?",
+        "is sshd nice?",
+        "are all services running?",
+        "can anyone log in?",
+        "are redis-servers on?",
+        # the group is that of the file alone, and the conditions are of the question
+        "who is in the group staff?",
+        "is mailgate running? kind:unit",
+    ],
+)
+def test_what_is_not_certain_has_no_verdict(served: Running, question: str) -> None:
+    """Give neither yes nor no where stored values of the host do not decide it."""
+    hits = as_json(served, "search", question, "--all")
+    assert hits
+    assert not any("verdict" in hit for hit in hits)
+
+
+def test_a_name_that_nothing_has(served: Running) -> None:
+    """Find nothing where a question is about a name that is nowhere, and say so."""
+    for question in (
+        "does zuleika exist?",
+        "is zuleika running?",
+        "is zuleika in the group staff?",
+    ):
+        done = run(served, "ask", question)
+        assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
+        assert done.stderr.startswith("nothing here is named zuleika")
+        assert as_json(served, "search", question, "--all")[0]["verdict"]
+    assert "nothing here is named /srv/none" in run(served, "ask", "is /srv/none mounted?").stderr
+
+
+def test_verdicts_of_what_observers_list(daemons: Callable[..., Running]) -> None:
+    """Say that an object is not there where an observer lists all of its kind."""
+    daemon = daemons(OBSERVE="users", VECTOR_LEVEL="none", STATE_FILE=EXAMPLE).start()
+    daemon.wait_for_log("name=users .*state=up")
+    for question, verdict in (
+        ("is there a user called root?", "yes: users/account/root"),
+        ("is there an account named bin-man?", "no: there is no account named bin-man"),
+        ("is root in the group root?", "yes: users/group/root: members "),
+    ):
+        assert as_json(daemon, "search", question)[0]["verdict"].startswith(verdict)
 
 
 def test_everything_is_no_object(served: Running) -> None:

@@ -42,6 +42,12 @@ def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Run
     return daemon
 
 
+def test_the_status_counts_as_the_list_does(daemon: Running) -> None:
+    """Count an object once that is observed under another name than it is declared."""
+    total = json.loads(run(daemon, "list", "--json").stdout)["total"]
+    assert json.loads(run(daemon, "status", "--json").stdout)["Count"] == total == len(OBSERVED)
+
+
 def test_the_observed_one_is_meant(daemon: Running) -> None:
     """Take a name that is declared and observed as the observed thing, and tell of both."""
 

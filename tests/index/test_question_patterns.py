@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from harness.house import search_words
 
-from opdbus.index.query import question_patterns
+from opdbus.index.query import question_patterns, yes_or_no
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.query.question_patterns import Form
 from opdbus.language import kinds
@@ -184,3 +184,15 @@ def test_each_pattern_reads_its_example(reader: Callable[..., Form | None], exam
     words, asked = words_of(example), kinds.requested(example, STOP_WORDS)
     readers = [one for one, _ in question_patterns.PATTERNS]
     assert next(one for one in readers if one(example, words, asked)) is reader
+
+
+@pytest.mark.parametrize("form", yes_or_no.FORMS)
+def test_each_form_of_yes_or_no_reads_its_example(form: yes_or_no.Form) -> None:
+    """Read the example of each form by that form, and the words of each state by their row."""
+    asked = yes_or_no.read(f"{form.example}?")
+    assert asked is not None
+    assert asked.relation == form.relation
+    for words, row in yes_or_no.states().items():
+        state = yes_or_no.read(f"is nginx not {words}?")
+        assert state is not None
+        assert (state.state, state.names, state.is_negated) == (row, ["nginx"], True)

@@ -144,7 +144,7 @@ def test_what_has_the_value_or_the_name_comes_first(
         ("is mysql running?", "mariadb.service", Mismatch()),
         ("which version of docker is installed", "apt", Mismatch(name=1.0)),
         ("is the web server running?", "nginx.service", Mismatch(name=0.5)),
-        ("kubernetes pods", "kubectl", Mismatch(kind=1.0)),
+        ("kubernetes pods", "kubectl", Mismatch(kind=1.0, name=1.0)),
         ("which packages are not fully installed", "apt", Mismatch(value=1.0)),
         ("which packages are not fully installed", "half", Mismatch()),
         ("command line package manager", "apt", Mismatch()),

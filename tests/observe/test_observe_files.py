@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -99,6 +100,18 @@ async def test_a_file_is_compared_with_its_package(here: Path) -> None:
         await host.until_shown(f"files/file/{path}", missing=True)
         configuration(here)
         await host.until_shown(f"files/file/{path}", modified=False)
+
+
+async def test_a_package_whose_name_is_that_of_a_secret(here: Path) -> None:
+    """The summary of a package such as passwd or token is no secret."""
+    path, md5 = configuration(here)
+    install(here, {path: md5})
+    status = here / "dpkg" / "status"
+    for name in ("passwd", "token", "libsecret-1-0"):
+        status.write_text(re.sub("Package: .*", f"Package: {name}", status.read_text()))
+        async with watched(here) as host:
+            description = f"configuration of {name} (secure shell server)"
+            await host.until_shown(f"files/file/{path}", description=description)
 
 
 def test_a_package_that_is_being_installed(here: Path) -> None:

@@ -28,7 +28,14 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.messages import Call
 from opdbus.bus.transport.values import Plain, split, take_descriptors
 from opdbus.engine.batching import Rank
-from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
+from opdbus.errors import (
+    Internal,
+    LimitsExceeded,
+    OpDbusError,
+    ShuttingDown,
+    UnknownObject,
+    read_log,
+)
 from opdbus.platform.metrics import Family, Histogram
 from opdbus.platform.tasks import cancel
 
@@ -139,9 +146,8 @@ class Dispatcher:
             fault = secrets.token_hex(4)
             where = f"{call.interface}.{call.member}"
             log.exception("internal error", id=fault, method=where)
-            self._refuse(
-                call, Internal(f"an internal error: the log of op-dbus says more under id {fault}")
-            )
+            sentence = f"op-dbus has a fault, which its log has as {fault}: {read_log(fault)}"
+            self._refuse(call, Internal(sentence))
 
     async def _reply(self, call: Call, result: _Result, turn: Turn) -> None:
         signature, values, may_be_large = result

@@ -161,6 +161,8 @@ def hit_row(hit: Hit, *, is_so_far: bool = False) -> WireHit:
         details[side] = Typed("a{ss}", {name: canonical(value) for name, value in values.items()})
     if hit.why:
         details["why"] = Typed("a{sv}", _why(hit.why))
+    if hit.verdict:
+        details["verdict"] = hit.verdict
     if is_so_far:
         details["so_far"] = True
     confidence = min(hit.rating.confidence, MOST_SO_FAR) if is_so_far else hit.rating.confidence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, TypeAlias
 
 from opdbus.bus import names, paths
@@ -35,11 +36,12 @@ from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.errors import InvalidArgs
 from opdbus.index.catalogue import short_names
-from opdbus.index.changes import connections, history_reader
+from opdbus.index.changes import history_reader
 from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
 from opdbus.index.ranking.scores import MODES
 from opdbus.index.search.finder import Finder
+from opdbus.index.search.verdicts import Verdict
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight.insight import Insight
@@ -60,6 +62,8 @@ WireObject: TypeAlias = tuple[str, str, str, Given]
 
 _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
+# State of an observer whose objects are those of before its failure.
+_FAILED: Final = "failed"
 _SIDES: Final = ("Declared", "Observed")
 _KIND_ID: Final = ("plugin", "kind")
 # The most characters of PLUGIN/KIND/NAME: more than any observer reports.
@@ -129,12 +133,27 @@ class StateInterface:
             raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
         await call_options.require_kind(self._memory, **checked.wanted(*_KIND_ID))
         has_weak = checked.get("all", default=False)
-        found = await self._finder.search(
-            query, page(limit, checked), mode, level, priority=caller.priority
-        )
+        request = page(limit, checked)
+        found = await self._finder.search(query, request, mode, level, priority=caller.priority)
         is_so_far = bool(self._observers.starting)
         shown = [hit for hit in found if has_weak or not hit.rating.is_weak]
+        verdict = await self._finder.verdict(query, request)
+        sentence = self._sentence(verdict) if verdict and not is_so_far else ""
+        if verdict and sentence:
+            if verdict.is_absence and not has_weak:
+                return []
+            # the first row has the verdict, even if it is weak
+            shown = shown or found[:1]
+            shown[:1] = [replace(hit, verdict=sentence) for hit in shown[:1]]
         return await each(lambda hit: hit_row(hit, is_so_far=is_so_far), shown)
+
+    def _sentence(self, verdict: Verdict) -> str:
+        """Return a verdict with what its observers do not list; "" if one of them has failed."""
+        own = [row for row in self._observers.statuses if f"live:{row[0]}" in verdict.sources]
+        if any(state == _FAILED for _, state, *_ in own):
+            return ""
+        notes = [reason for *_, reason in own if reason and verdict.is_of_list]
+        return "; ".join([verdict.text, *notes])
 
     async def ask(
         self, caller: Caller, question: str, limit: int, options: Given
@@ -177,12 +196,7 @@ class StateInterface:
         is_past = Options(options, {"past": bool}).get("past", default=False)
         if len(name) > _MAX_WRITTEN:
             raise InvalidArgs(f"a name has at most {_MAX_WRITTEN} characters, not {len(name)}")
-        found, close = await asyncio.to_thread(short_names.find_in, self._memory.catalogue, name)
-        # an alias of a unit may equal the name of another object, such as an account
-        is_open = "/" not in name and connections.UNIT not in {object_id[:2] for object_id in found}
-        if not found or is_open:
-            others = await condition_matching.aliased(self._memory, name.rpartition("/")[2])
-            found, close = [*found, *others], [] if others else close
+        found, close = await condition_matching.resolve(self._memory, name)
         if is_past and not found:
             known = await history_reader.object_ids(self._memory)
             found, close = await asyncio.to_thread(short_names.find, known, name)
@@ -315,12 +329,13 @@ class StateInterface:
     async def properties(self) -> Mapping[str, Plain]:
         """Return every property's value."""
         waiting = self._vectors.missing_object_count()
-        count = len(self._memory.catalogue)
+        # as List counts: what is observed under another name than declared is one object
+        count = len(self._memory.catalogue) - len(self._memory.declarations.renamed())
         file = [] if self._declared.attempted else ["the state file"]
         return {
             "Generation": self._memory.generation,
             "Count": count,
-            "Vectorized": count - waiting if self._vectors.current is not None else 0,
+            "Vectorized": max(0, count - waiting) if self._vectors.current is not None else 0,
             "Pending": max(waiting, self._memory.migrator.objects),
             "FirstStage": self._finder.count_first_stage(),
             "StateFile": str(self._declared.path),

@@ -20,7 +20,7 @@ from opdbus.index.changes import change_ranking, change_relations, connections, 
 from opdbus.index.changes.change_ranking import SentenceCosines, SentenceCounts
 from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
-from opdbus.index.query import condition_matching
+from opdbus.index.query import condition_matching, query_terms
 from opdbus.index.query.query_parser import MAX_CHARACTERS, embed_question
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.vector_index import VectorIndex
@@ -79,6 +79,14 @@ _BEFORE = re.compile(
     r"leading to|leading up to|preceded|caused)\s+(\S.{2,})",
     re.IGNORECASE | re.DOTALL,
 )
+# Questions for a value as it was: `what was bob's shell before`, `which address did lan0 have`.
+_PAST_VALUE = re.compile(
+    r"^(?:what|which|who)\b.*\b(?:"
+    r"(?:was|were|did)\b.*\b(?:before|previously|earlier|originally|formerly|in the past)"
+    r"|did\b.*\b(?:have|use|point to|listen on)|used? to\b.*"
+    r"|(?:was|were) (?:the |its )?(?:previous|former|earlier|old)\b.*)[?.!\s]*$",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,8 @@ class ChangeFinder:
         asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
+        if _PAST_VALUE.search(asked) and not event_questions.find_events(asked):
+            return await self._past_values(asked, wanted, limit, priority)
         # a question without a verb, such as `settings of lan0`, needs no matching event
         stems, names = {stem(word) for word in event_questions.event_words(asked)}, []
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
@@ -133,6 +143,28 @@ class ChangeFinder:
             if await self._find_event_of_named(asked, span):
                 names = change_ranking.naming_words(asked)
         return await self._about(asked, wanted, limit, priority, names=names)
+
+    async def _past_values(
+        self, asked: str, wanted: Filter, limit: int, rank: Rank
+    ) -> list[RankedChange]:
+        """Return the changes of the value that a question asks for as it was earlier.
+
+        Raises NotKept if history has none, since the present value is no answer.
+        """
+        names = change_ranking.naming_words(asked)
+        every = query_terms.terms(change_ranking.subject(asked))
+        values = [stem(word) for word in every if word not in names]
+        changed = replace(wanted, has_first=False)
+        found = [
+            each
+            for each in await self._about(asked, changed, _CANDIDATES, rank, names=names)
+            if all(any(w.startswith(v) for w in _words_of(each.row.sentence)) for v in values)
+        ]
+        if not found:
+            since = await self._begin(wanted)
+            what = " ".join(every) or "what was asked for"
+            raise NotKept(f"history has no earlier value of {what} (since {since})")
+        return [replace(each, total=len(found)) for each in found[:limit]]
 
     async def before(
         self, event: str, wanted: Filter, limit: int, *, within: int = WITHIN
@@ -208,8 +240,6 @@ class ChangeFinder:
             async for part in parts:
                 if row := next((row for row in part.rows if _has_happened(event, row)), None):
                     return row
-        begins = await self._memory.archive.read(lambda store: store.history.span().start)
-        first = [row.at for row in await history_reader.rows_by_seq(self._memory, [begins])]
         verbs = event_questions.event_words(event) or ["changed"]
         verb = next((each for each in verbs if each in event.lower()), verbs[0])
         verb = verb.replace("went ", "gone ")
@@ -219,8 +249,14 @@ class ChangeFinder:
             if wanted.before < row_filter.MAX_INT64
             else ""
         )
-        since = format_utc(max([wanted.since, *first]))
+        since = await self._begin(wanted)
         raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
+
+    async def _begin(self, wanted: Filter) -> str:
+        """Return the time from which on history has rows of a filter, in words."""
+        begins = await self._memory.archive.read(lambda store: store.history.span().start)
+        first = [row.at for row in await history_reader.rows_by_seq(self._memory, [begins])]
+        return format_utc(max([wanted.since, *first]))
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[ChangeChain]:
         """Return the changes most similar to one, each with the changes that followed from it.
@@ -463,6 +499,10 @@ def _is_called(object_id: ObjectId, word: str) -> bool:
     name = object_id.name.lower()
     stem = name.removesuffix(".service")
     return word in {name, stem, stem.partition("@")[0]}
+
+
+def _words_of(sentence: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", sentence.lower())
 
 
 def _has_name(names: Collection[str], sentence: str) -> bool:

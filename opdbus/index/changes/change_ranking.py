@@ -41,9 +41,12 @@ _ASKING = re.compile(
     r"\b(?:what|which|who|when|where|why|how|did|does|do|has|have|had|was|were|is|are|been|be|"
     r"changed|changes|change|happened|happens|happen|became|become|becomes|anything|something|somebody|someone|"
     r"that|to|with|of|in|on|the|a|an|there|any|new|about|related|concerning|regarding|"
-    r"touched|affected|ever|lately|recently|today|now)\b",
+    r"touched|affected|ever|lately|recently|today|now|often|many|times|before|previously|earlier|"
+    r"originally|formerly|used?|previous|former)\b",
     re.IGNORECASE,
 )
+# Questions for who or what an event happened to, which have no answer without the event.
+_WHO: Final = ("who ", "whom ")
 # splits `de-installed` into two words
 _PART = re.compile(r"[a-z0-9]+")
 # (newest row, number of rows) by sentence number; None means all sentences.
@@ -86,6 +89,9 @@ def about(asked: str, cosines: SentenceCosines, found: Sequence[Candidate]) -> s
     Without an engine, and for a question about any change, all candidates are.
     """
     happened = event_questions.find_events(asked)
+    if happened and asked.lower().startswith(_WHO):
+        # what else happened is no answer where nobody did that
+        found = [each for each in found if event_questions.share(happened, each.hit.text)]
     if not cosines.baseline or not subject(asked):
         return {each.hit.seq for each in found}
     is_found = any(each.share or each.cosine >= _LEAST_COSINE for each in found)

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
+from opdbus.index.catalogue import short_names
 from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.catalogue.volatile_values import VolatileValues
@@ -29,6 +30,7 @@ Clause: TypeAlias = tuple[str, list[str]]
 
 # Objects in a batch: a few milliseconds of work.
 _AT_A_TIME: Final = 256
+_UNIT: Final = ("systemd", "unit")
 
 
 async def object_ids(memory: StateStore, conditions: Sequence[Condition]) -> frozenset[ObjectId]:
@@ -43,6 +45,17 @@ async def aliased(memory: StateStore, name: str) -> list[ObjectId]:
     names = (name.lower(), f"{name.lower()}.service")
     found = [await object_ids(memory, [Condition("aliases", "=", each)]) for each in names]
     return sorted(frozenset().union(*found))
+
+
+async def resolve(memory: StateStore, name: str) -> tuple[list[ObjectId], list[ObjectId]]:
+    """Return the objects that a short name or an alias means, and else those of close names."""
+    objects, close = await asyncio.to_thread(short_names.find_in, memory.catalogue, name)
+    # an alias of a unit may equal the name of another object, such as an account
+    is_open = "/" not in name and _UNIT not in {object_id[:2] for object_id in objects}
+    if not objects or is_open:
+        others = await aliased(memory, name.rpartition("/")[2])
+        objects, close = [*objects, *others], [] if others else close
+    return objects, close
 
 
 async def found(

@@ -26,11 +26,15 @@ _FILLERS: Final = frozenset(
     " still ever just really host machine computer box list me all every each at moment present"
     " actually today fully".split()
 )
+_RUN_AS: Final = re.compile(r"\brun(?:s|ning)? (?:as|with|without|under)\b", re.IGNORECASE)
 # Words that ask for a state and name no object.
 _OF_STATES: Final = frozenset(
     "installed running run runs up here there available exist exists enabled open mounted working"
-    " work works alive reachable used use uses configured set present loaded version".split()
+    " work works alive reachable used use uses configured set present loaded version on off".split()
 )
+SWITCHED: Final = frozenset(("on", "off"))
+# Words of states that only what runs, or is set to run, can have.
+_RUNNING: Final = SWITCHED | frozenset("enabled disabled active inactive running up down".split())
 _VERBS: Final = frozenset(("is", "are"))
 # Second and third words of questions about a single object: `which version of redis`.
 _OF_ONE: Final = frozenset({("version", "of"), ("when", "is"), ("when", "has"), ("long", "has")})
@@ -77,7 +81,7 @@ _OF_A_PLACE: Final = (("package|account", 0.1), ("file", 0.0), ("mount", -0.1))
 _ACTED_ON: Final = "certificate"
 # Kinds and those of their fields that the vocabulary has conditions on.
 _HAVING: Final[Mapping[str, Sequence[str]]] = {
-    "service": "active_state sub_state unit_file_state result load_state".split(),
+    "service": "active_state sub_state unit_file_state result load_state user".split(),
     "timer": ["calendar"],
     "cron job": ["schedule"],
     "mount": "used_percent read_only options".split(),
@@ -100,7 +104,7 @@ class Form(NamedTuple):
     object and ends in the state it asks about. `is_pure`: the question names only values and kinds,
     so that objects with these values are the answer. For a pure question, one object of the kinds
     `holders` must have all `values` together, as in `enabled but not active`; with `is_strict` the
-    result is empty if none has.
+    result is empty if none has. Of a single value it must have that one: `changed config files`.
     """
 
     asked: RequestedKinds
@@ -158,6 +162,7 @@ def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Fo
     is_pure = _is_pure(question)
     phrases = vocabulary.values_in(question)
     having = _kinds_having(reduce(or_, phrases, 0))
+    having |= kinds.of_phrases("service|interface") if words[-1] in SWITCHED else 0
     # a `network card that is down` is an interface, not a device
     can_have = asked.subject & having
     lacking = asked.subject & ~having if can_have else 0
@@ -186,8 +191,11 @@ def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Fo
         own = _kinds_having(bits)
         own |= units if own & units else 0
         values += [bits] if not holders or own & holders else []
+    if values and holders & kinds.of_phrases("service") and _RUN_AS.search(question):
+        # a service that does not run runs as nobody
+        values += [] if _running() in values else [_running()]
     is_strict = not {"not", *vocabulary.CONTRASTS}.isdisjoint(vocabulary.plain(question))
-    together = values if len(values) > 1 else ()
+    together = values if len(values) > 1 or holders else ()
     return found._replace(values=together, holders=holders, is_strict=is_strict)
 
 
@@ -203,6 +211,16 @@ PATTERNS: Final = (
 def is_yes_or_no(question: str) -> bool:
     """Return whether the answer to a question is yes or no: `is the printer out of paper`."""
     return next(iter(tables.words_of(question)), "") in _WHETHER
+
+
+def is_switch(question: str) -> bool:
+    """Return whether a question asks if an object is on or off: `is swap on`."""
+    return is_yes_or_no(question) and tables.words_of(question)[-1] in SWITCHED
+
+
+def is_of_running(question: str) -> bool:
+    """Return whether a question asks for a state that a package or a setting cannot have."""
+    return is_yes_or_no(question) and tables.words_of(question)[-1] in _RUNNING
 
 
 def states(question: str) -> set[str]:
@@ -224,6 +242,13 @@ def is_statement(question: str) -> bool:
     at = next((at for at, word in enumerate(words) if word in _VERBS), 0)
     rest = " ".join(words[at + 1 :])
     return at > 0 and rest in vocabulary.values_in(rest).values()
+
+
+@cache
+def _running() -> vocabulary.Traits:
+    """Return the value of what runs."""
+    (running,) = vocabulary.values_in("running")
+    return running
 
 
 def _is_pure(question: str) -> bool:

@@ -43,6 +43,7 @@ from opdbus.index.search.lexical_matches import (
     read_matches,
 )
 from opdbus.index.search.rerank import RERANKED, Reranker
+from opdbus.index.search.verdicts import Verdict, find_verdict
 from opdbus.index.vectors import second_stage
 from opdbus.index.vectors.first_stage import STATIC
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -51,6 +52,7 @@ from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.language import vocabulary
 from opdbus.language.object_text import first_line
 from opdbus.platform.slices import each
+from opdbus.state.conditions import Condition
 from opdbus.state.fields import split
 from opdbus.state.object import FILE, Json, ObjectId
 
@@ -139,6 +141,12 @@ class Finder:
                     request, query, partial(two_stage.second.order, asking=asking)
                 )
 
+    async def verdict(self, question: str, request: SearchRequest) -> Verdict | None:
+        """Return the answer to a question of yes or no about all objects, where it is certain."""
+        if request.where or request.wanted or request.offset or len(question) > MAX_CHARACTERS:
+            return None
+        return await find_verdict(self._memory, question)
+
     async def similar(self, object_id: ObjectId, request: SearchRequest) -> list[Hit]:
         """Return the objects most similar to an object, without that object.
 
@@ -176,21 +184,43 @@ class Finder:
         asked, within = await asyncio.gather(
             correct_query(self._vectors, asked), self._matching_entries(request)
         )
-        if question_patterns.of(asked.words).values:
-            within = await asyncio.to_thread(self._restrict_to_all_values, asked.words, within)
+        form = question_patterns.of(asked.words)
+        most = await extremes.find_extremes(self._memory, asked.words, within)
+        # the fullest disk need not be full
+        if len(form.values) > 1 or (form.values and not most):
+            is_strict = await self._is_strict(form)
+            within = await asyncio.to_thread(
+                self._restrict_to_all_values, asked.words, within, is_strict=is_strict
+            )
+            most = await extremes.find_extremes(self._memory, asked.words, within)
         query = Query(
             asked.words, within=within, compared=asked.compared, corrected=asked.corrected
         )
-        if most := await extremes.find_extremes(self._memory, asked.words, within):
+        if most:
             # the words stay in the question: `disk` alone would be taken for a name
             found = ComparedValue(most.words, self._memory.catalogue.refs_of(most.object_ids))
             return replace(query, compared=(*asked.compared, found), most=most)
         return query
 
-    def _restrict_to_all_values(self, question: str, within: EntryRefs | None) -> EntryRefs | None:
+    async def _is_strict(self, form: question_patterns.Form) -> bool:
+        """Return whether nothing answers where no object has the values of a question.
+
+        So it is for a single value, if objects have its fields: `which files were changed`.
+        """
+        if form.is_strict or len(form.values) > 1:
+            return form.is_strict
+        wanted = [Condition(name, "~", "") for name in vocabulary.fields(form.values[0])]
+        found = [
+            await condition_matching.found(self._memory, [one], only_first=True) for one in wanted
+        ]
+        return all(len(one.ids) for one in found)
+
+    def _restrict_to_all_values(
+        self, question: str, within: EntryRefs | None, *, is_strict: bool
+    ) -> EntryRefs | None:
         """Restrict entries to those with all values of a question that asks for several together.
 
-        Without such entries they stay as they are, unless the question is strict. Declared values
+        Without such entries they stay as they are, unless the question `is_strict`. Declared values
         of an observed object do not count. May be called on any thread.
         """
         view, declarations = self._memory.catalogue.view, self._memory.declarations
@@ -200,7 +230,7 @@ class Finder:
             masks.append(view.kind_masks[:end] & form.holders != 0)
         places = np.flatnonzero(reduce(np.logical_and, masks) & (view.ids[:end] != 0))
         ids = view.ids[places]
-        if not len(places) and not form.is_strict:
+        if not len(places) and not is_strict:
             return within
         is_kept = np.isin(ids, ids if within is None else within.ids)
         for at, entry in enumerate(map(view.at, places.tolist())):

@@ -218,9 +218,14 @@ def find_mismatches(
     kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
     if form.is_whether:
         # an object of a kind without states can only refer to the named one
-        only_names = is_other and object_id[:2] in kinds.STATELESS
+        can_run = question_patterns.is_of_running(question)
+        stateless = kinds.STATELESS | (kinds.NEVER_ON if can_run else frozenset())
+        only_names = is_other and object_id[:2] in stateless
         is_other_name = only_names or not has_number
         return Mismatch(kind, 0.0, 1.0 if is_other_name else _other_name(question, entry, content))
+    if is_other and not has_kind:
+        # `kubernetes pods` is not answered by what only has to do with them
+        return Mismatch(kind, 0.0, 1.0)
     asked, traits = [*vocabulary.values_in(question)], int.from_bytes(entry.traits, "little")
     value = sum(not traits & bits for bits in asked) / max(1, len(asked))
     lacks_program = bool(subject) and _lacks_program(question, entry, content)
@@ -245,6 +250,12 @@ def _other_name(question: str, entry: Entry, content: Content) -> float:
     asked, name = question_patterns.subject(question), entry.identity.name
     if not asked:
         return 0.0
+    # `vm.swappiness` is not what is on where swap is, but a firewall may have another name
+    is_exact = question_patterns.is_switch(question)
+    if is_exact:
+        said = set(_lower_words(content.text))
+        meant = {*asked, *(w for phrase in synonyms.find_synonyms(question) for w in phrase.words)}
+        is_exact = said.isdisjoint(meant)
     texts = [name]
     if any(f'"{alias}"' in content.properties for alias in _ALIASES):
         properties = json.loads(content.properties)
@@ -256,17 +267,17 @@ def _other_name(question: str, entry: Entry, content: Content) -> float:
 
     def is_own(word: str) -> bool:
         return bool({word, stem(word)} & own) or (
-            len(word) >= _SHORTEST
+            not is_exact
+            and len(word) >= _SHORTEST
             and any(
                 one.startswith(word) or word.startswith(one) for one in own if len(one) >= _SHORTEST
             )
         )
 
     missing = [word for word in asked if not is_own(word) and gloss(word) != gloss(name)]
-    is_all = len(missing) == len(asked)
-    return (
-        1.0 if is_all and any(map(gloss, missing)) else _COMMON_WEIGHT * len(missing) / len(asked)
-    )
+    if len(missing) == len(asked) and (is_exact or any(map(gloss, missing))):
+        return 1.0
+    return _COMMON_WEIGHT * len(missing) / len(asked)
 
 
 def _lower_words(text: str) -> list[str]:

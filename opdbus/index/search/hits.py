@@ -62,6 +62,8 @@ class Hit:
     why: Explanation | None = None
     declared: Mapping[str, Json] = field(default_factory=dict)
     observed: Mapping[str, Json] = field(default_factory=dict)
+    # of the first hit: the answer to a question of yes or no
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True)

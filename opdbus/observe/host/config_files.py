@@ -25,6 +25,7 @@ from opdbus.observe.packages.dpkg import Package, StatusFile
 from opdbus.observe.systemd.unit_files import TYPES, is_unit
 from opdbus.platform.lines import split_lines, strip_blanks
 from opdbus.state.object import Json
+from opdbus.state.secret_names import is_secret_name
 from opdbus.state.watch import Watch
 
 # Suffixes of folders that hold parts of one configuration. Folders with the second suffix hold
@@ -174,10 +175,9 @@ class ConfigFileLists:
     def _of_package(self, path: str, package: Package, note: str) -> Origin:
         md5, _, flags = note.partition(" ")
         is_sum = package.status == "installed" and _MD5.fullmatch(md5)
-        summary = f": {package.summary}" if package.summary else ""
         gone = ", which was removed" if package.status == "config-files" else ""
         return Origin(
-            f"{self._purpose(path)} of {package.name}{summary}{gone}",
+            f"{self._purpose(path)} of {_name_package(package.name, package.summary)}{gone}",
             package.name,
             md5=md5 if is_sum else "",
             is_obsolete="obsolete" in flags,
@@ -296,8 +296,16 @@ class ConfigFileLists:
         owners = self._documents.owners(packaged.values())
         for path, (unit, what) in found.items():
             owner = owners.get(packaged[unit])
-            of = f", of {owner.package}: {owner.summary}" if owner else ", written on this host"
-            yield path, Origin(f"{what} of {unit}{of}", unit=unit)
+            of = _name_package(owner.package, owner.summary) if owner else ""
+            whose = f"of {of}" if of else "written on this host"
+            yield path, Origin(f"{what} of {unit}, {whose}", unit=unit)
+
+
+def _name_package(name: str, summary: str) -> str:
+    """Return a package's name and summary; `passwd: change` would be taken for a secret."""
+    if not summary:
+        return name
+    return f"{name} ({summary})" if is_secret_name(name) else f"{name}: {summary}"
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
