@@ -213,17 +213,25 @@ async def _read_drift(
 
     Waits up to 15 seconds until all is known.
     """
+    state = await wait_until(client, lambda state: not state["DriftAwaits"])
+    listed = await client.unobserved()
+    unobserved = [row for row in listed if _matches(_unobserved_json(row), wanted)]
+    return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
+
+
+async def wait_until(
+    client: Client, is_ready: Callable[[Mapping[str, Any]], bool]
+) -> Mapping[str, Any]:
+    """Return the state's properties once they are as wanted, or after 15 seconds."""
     import asyncio
 
     state = await client.state()
     until = time.monotonic() + _PATIENCE_SECONDS
     # only just after a start; no signal announces its end
-    while state["DriftAwaits"] and time.monotonic() < until:
+    while not is_ready(state) and time.monotonic() < until:
         await asyncio.sleep(_PAUSE_SECONDS)
         state = await client.state()
-    listed = await client.unobserved()
-    unobserved = [row for row in listed if _matches(_unobserved_json(row), wanted)]
-    return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
+    return state
 
 
 def _matches(object_id: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
