@@ -15,7 +15,6 @@ from opdbus.cli.daemon_calls import ask, path_of, without_empty
 from opdbus.cli.drifting import describe_row, wait_until
 from opdbus.cli.find_objects import NO_HITS
 from opdbus.cli.root import kind, plugin, root
-from opdbus.cli.status import STARTING
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import SETTINGS, ObjectId
 
@@ -66,10 +65,11 @@ def declare(objects: Sequence[str], all_: bool, file: Path | None, **wanted: str
             raise click.UsageError("--all goes with a new file, not with --update")
         return _update(file, objects, chosen)
     scope = "all" if all_ else "object" if objects else "kind" if chosen else "stable"
-    entries, notes = ask(partial(_read_baseline, objects, chosen, scope))
-    for note in notes:
-        output.print_note(f"op-dbus: {note}")
-    plugins, unnamed = _arrange(entries, is_whole=not objects)
+    entries, claims, awaits = ask(partial(_read_baseline, objects, chosen, scope))
+    if awaits:
+        listed = ", ".join(awaits)
+        output.print_note(f"op-dbus: not all is read yet, and so not all declared: {listed}")
+    plugins, unnamed = _arrange(entries, claims)
     if not plugins:
         output.print_note("there is nothing to declare")
         return NO_HITS
@@ -89,12 +89,12 @@ def declare(objects: Sequence[str], all_: bool, file: Path | None, **wanted: str
 
 async def _read_baseline(
     objects: Sequence[str], wanted: Mapping[str, str], scope: str, client: Client
-) -> tuple[Sequence[Entry], Sequence[str]]:
-    """Return what to declare, and remarks on what could not be read."""
-    state = await wait_until(client, _is_observed)
+) -> tuple[Sequence[Entry], Sequence[Sequence[str]], Sequence[str]]:
+    """Return what to declare, the kinds of which that is all, and the observers to wait for."""
+    claims, awaits = await wait_until(client.baseline_kinds, lambda found: not found[1])
     if objects:
         paths = [await path_of(client, name) for name in objects]
-        return await client.baseline(paths, scope), []
+        return await client.baseline(paths, scope), [], awaits
     entries: list[Entry] = []
     offset, total = 0, 1
     while offset < total:
@@ -103,36 +103,33 @@ async def _read_baseline(
             break
         entries += await client.baseline([path for path, *_ in rows], scope)
         offset += len(rows)
-    failed = [row[0] for row in state["Observers"] if row[1] == "failed"]
-    unread = [row[0] for row in state["Observers"] if row[1] == STARTING]
-    notes = [f"not observed now, and so not declared: {', '.join(failed)}"] if failed else []
-    notes += [f"still being read: {', '.join(unread)}; ask again later"] if unread else []
-    return entries, notes
+    # a kind with an object whose name is a secret is not declared completely
+    secret = [[one["plugin"], one["kind"]] for one in entries if _is_secret(one)]
+    claims = [one for one in claims if one not in secret and _is_wanted(one, wanted)]
+    return entries, claims, awaits
 
 
-def _is_observed(state: Mapping[str, Any]) -> bool:
-    return STARTING not in [row[1] for row in state["Observers"]]
+def _is_wanted(kind_id: Sequence[str], wanted: Mapping[str, str]) -> bool:
+    plugin, kind = kind_id
+    return wanted.get("plugin", plugin) == plugin and wanted.get("kind", kind) == kind
 
 
 def _is_compared(state: Mapping[str, Any]) -> bool:
     return not state["DriftAwaits"]
 
 
-def _arrange(entries: Sequence[Entry], *, is_whole: bool) -> tuple[Plugins, int]:
-    """Return the plugins of a state file, and the number of objects that have no place in one.
-
-    Kinds are claimed if the entries are all objects of their kinds.
-    """
+def _arrange(entries: Sequence[Entry], claims: Sequence[Sequence[str]]) -> tuple[Plugins, int]:
+    """Return the plugins of a state file, and the number of objects that have no place in one."""
     from opdbus.state.flatten import EXCLUSIVE, plural
 
     plugins: Plugins = {}
-    claims: dict[str, list[str]] = {}
+    for name, of_kind in sorted(claims):
+        content = plugins.setdefault(name, {EXCLUSIVE: []})
+        content[EXCLUSIVE].append(plural(of_kind))
+        content[plural(of_kind)] = {}
     unnamed = 0
-    # a kind with an object whose name is a secret is not declared completely
-    secret = {(one["plugin"], one["kind"]) for one in entries if _is_secret(one)}
     for entry in sorted(entries, key=lambda one: (one["plugin"], one["kind"], one["name"])):
-        name, kind_id = entry["plugin"], (entry["plugin"], entry["kind"])
-        key = plural(entry["kind"])
+        name, key = entry["plugin"], plural(entry["kind"])
         if _is_secret(entry):
             continue
         if entry["kind"] == SETTINGS and entry["name"] == name:
@@ -141,13 +138,7 @@ def _arrange(entries: Sequence[Entry], *, is_whole: bool) -> tuple[Plugins, int]
             unnamed += 1
         else:
             plugins.setdefault(name, {}).setdefault(key, {})[entry["name"]] = entry["properties"]
-            keys = claims.setdefault(name, [])
-            if entry["claimed"] and is_whole and kind_id not in secret and key not in keys:
-                keys.append(key)
-    claimed = {name: {EXCLUSIVE: keys} for name, keys in claims.items() if keys}
-    return {
-        name: {**claimed.get(name, {}), **content} for name, content in plugins.items()
-    }, unnamed
+    return dict(sorted(plugins.items())), unnamed
 
 
 def _is_secret(entry: Entry) -> bool:
@@ -204,12 +195,12 @@ def _update(file: Path, objects: Sequence[str], wanted: Mapping[str, str]) -> in
 
 
 async def _choose_named(objects: Sequence[str], client: Client) -> dict[str, list[str]]:
-    await wait_until(client, _is_compared)
+    await wait_until(client.state, _is_compared)
     return {await path_of(client, name): [] for name in objects}
 
 
 async def _choose_drifting(wanted: Mapping[str, str], client: Client) -> dict[str, list[str]]:
-    await wait_until(client, _is_compared)
+    await wait_until(client.state, _is_compared)
     rows = await client.drift(wanted)
     return {row[0]: [f"{bad}: {text}" for bad, text in describe_row(row)] for row in rows}
 

@@ -319,6 +319,11 @@ class Client:
             at += len(rows)
         return found
 
+    async def baseline_kinds(self) -> tuple[list[list[str]], list[str]]:
+        """Return the kinds that a baseline claims, and the observers that it awaits."""
+        _, claims, awaits = await self._state.ask("Baseline", "aoa{sv}", [], {})
+        return claims, awaits
+
     async def forget(self, what: Mapping[str, Json]) -> tuple[int, int, bool]:
         """Erase values of history, as History1.Forget; return its three results."""
         rows, kept, is_erased = await self._history.ask_patiently("Forget", "a{sv}", dict(what))

@@ -7,6 +7,8 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
+import structlog
+
 from opdbus.drift import (
     batch_comparison,
     equality,
@@ -17,13 +19,14 @@ from opdbus.drift import (
 from opdbus.drift.batch_comparison import ObservedParts, Plan
 from opdbus.drift.field import MISSING, Field, Path
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import KindId, Row
+from opdbus.drift.rule_table import KindId, Row, Rule
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Content
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import SETTINGS, Json, ObjectId
 from opdbus.state.secret_text import REDACTED
 
+log = structlog.get_logger()
 Seen: TypeAlias = Mapping[str, Json]
 
 
@@ -41,15 +44,11 @@ class Scope(IntEnum):
 
 
 class BaselineEntry(NamedTuple):
-    """An object to declare, and the number of its values that are left out as secrets.
-
-    `is_claimed`: a baseline claims its whole kind.
-    """
+    """An object to declare, and the number of its values that are left out as secrets."""
 
     object_id: ObjectId
     properties: Mapping[str, Json]
     hidden: int
-    is_claimed: bool
 
 
 class Change(NamedTuple):
@@ -100,8 +99,12 @@ def _declare(plan: Plan, contents: Mapping[int, Content], scope: Scope) -> Basel
     if not plan.observed or not plan.is_complete(contents):
         return None
     row, object_id = plan.row, plan.object_id
-    seen = batch_comparison.view(row, plan.observed[0], contents)
-    return declare(row, object_id, seen, scope)
+    try:
+        seen = batch_comparison.view(row, plan.observed[0], contents)
+        return declare(row, object_id, seen, scope)
+    except Exception as error:  # noqa: BLE001 -- published values may have any shape
+        log.warning("not declared", object="/".join(object_id), reason=type(error).__name__)
+        return None
 
 
 def declare(row: Row, object_id: ObjectId, seen: Seen, scope: Scope) -> BaselineEntry | None:
@@ -123,9 +126,9 @@ def declare(row: Row, object_id: ObjectId, seen: Seen, scope: Scope) -> Baseline
     properties = {key: v for key, v in _nest(kept).items() if key not in drifting}
     is_hidden = any(REDACTED in part for part in object_id)
     if is_hidden or (row.parts and not properties):
-        return BaselineEntry(object_id, {}, 1, is_claimed=False) if is_hidden else None
+        return BaselineEntry(object_id, {}, 1) if is_hidden else None
     named = _declared_id(row, object_id)
-    return BaselineEntry(named, properties, len(found) - len(kept), row.is_claimed)
+    return BaselineEntry(named, properties, len(found) - len(kept))
 
 
 def _declared_id(row: Row, object_id: ObjectId) -> ObjectId:
@@ -139,11 +142,17 @@ def _declared_id(row: Row, object_id: ObjectId) -> ObjectId:
 def _from_rules(row: Row, name: str, seen: Seen) -> Iterator[tuple[str, Json]]:
     """Yield the fields that the rules of a row declare, by dotted names."""
     for rule in dict.fromkeys(row.rules.values()):
-        found = [seen[key] for key in rule.observed.split() if key in seen]
-        if rule.baseline and (found or not rule.observed):
-            value = rule.baseline(name, found[0] if found else None, seen)
-            if value is not None:
-                yield rule.keys.split()[0], value
+        value = _from_rule(rule, name, seen)
+        if value is not None:
+            yield rule.keys.split()[0], value
+
+
+def _from_rule(rule: Rule, name: str, seen: Seen) -> Json:
+    """Return the value that a rule declares, None for none."""
+    found = [seen[key] for key in rule.observed.split() if key in seen]
+    if not rule.baseline or (rule.observed and not found):
+        return None
+    return rule.baseline(name, found[0] if found else None, seen)
 
 
 def _other_fields(row: Row, seen: Seen, *, are_texts_wanted: bool) -> Iterator[tuple[str, Json]]:
@@ -175,8 +184,12 @@ async def take_over(memory: StateStore, plan: Plan, fields: Sequence[Field]) -> 
     if plan.declared is None or not plan.is_complete(contents):
         return ()
     declared = json.loads(contents[plan.declared.id].properties)
-    seen = batch_comparison.nearest_view(plan, declared, contents)
-    return tuple(_change(plan, one, declared, seen) for one in fields)
+    try:
+        seen = batch_comparison.nearest_view(plan, declared, contents)
+        return tuple(_change(plan, one, declared, seen) for one in fields)
+    except Exception as error:  # noqa: BLE001 -- published values may have any shape
+        log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
+        return ()
 
 
 def _change(plan: Plan, field: Field, declared: Seen, seen: Seen | None) -> Change:
@@ -189,8 +202,7 @@ def _change(plan: Plan, field: Field, declared: Seen, seen: Seen | None) -> Chan
     rule = field_comparison.rule_of(row, field.path)
     found = [*field_comparison.observed(row, field, seen)]
     if rule and rule.baseline:
-        raw = found[0] if found and rule.observed else None
-        found.insert(0, rule.baseline(plan.object_id.name, raw, seen))
+        found.insert(0, _from_rule(rule, plan.object_id.name, seen))
     if not field_comparison.is_wanted(declared):
         found += ["present", True]
     fits = (one for one in found if _is_declarable(row, field.path, one, seen))

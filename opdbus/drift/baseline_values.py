@@ -16,6 +16,7 @@ Seen: TypeAlias = Mapping[str, Json]
 # declare, None for none.
 Baseline: TypeAlias = Callable[[str, Json, Seen], Json]
 
+_RUNNING_TYPES: Final = (".service", ".socket", ".timer", ".path")
 _ENABLED: Final = {"enabled": True, "disabled": False}
 # Interfaces of other types come and go with containers, tunnels and virtual machines.
 _LASTING_TYPES: Final = frozenset("ethernet wireless bond team bridge vlan wireguard".split())
@@ -47,9 +48,14 @@ def if_false(_name: str, observed: Json, _seen: Seen) -> Json:
     return observed if observed is False else None
 
 
-def is_installed_unit(_name: str, seen: Seen) -> bool:
-    """Return whether a unit has a file that an administrator enables, disables or masks."""
-    return seen.get("unit_file_state") in {*_ENABLED, "masked"} or _is_script(seen)
+def is_installed_unit(name: str, seen: Seen) -> bool:
+    """Return whether a unit has a file that an administrator enables, disables or masks.
+
+    Of targets and mounts, many are disabled on every host.
+    """
+    state = seen.get("unit_file_state")
+    is_disabled = state == "disabled" and name.endswith(_RUNNING_TYPES)
+    return state in {"enabled", "masked"} or is_disabled or _is_script(seen)
 
 
 def enabled(_name: str, observed: Json, _seen: Seen) -> Json:

@@ -144,6 +144,12 @@ class Tracker:
         """Return declarations of observed objects: see `baseline.declarations`."""
         return await baseline.declarations(self._memory, self.pairs, object_ids, scope)
 
+    @property
+    def claimable(self) -> list[KindId]:
+        """The kinds that a baseline claims and of which a source lists all objects."""
+        kind_ids = (row.observed for row in rule_table.ROWS if row.is_claimed)
+        return [kind_id for kind_id in kind_ids if self._coverage.lists(kind_id)]
+
     async def take_over(self, object_id: ObjectId) -> tuple[Change, ...]:
         """Return the changes of a declaration that end its drift: see `baseline.take_over`."""
         counted = self.transitions.counted.get(object_id)

@@ -39,7 +39,7 @@ _EXIT = (
     ("5", "The daemon refused: not authorized."),
     ("10", "With `drift --exit-code`: something is other than declared."),
     ("11", "With `drift --exit-code`: nothing is so far, but not all is known yet."),
-    ("12", "`search` or `similar` found nothing."),
+    ("12", "`search` or `similar` found nothing; `declare` found nothing to declare."),
 )
 _FILES = (
     (

@@ -31,7 +31,7 @@ from opdbus.bus.transport.values import Plain
 from opdbus.config import SEVERITIES
 from opdbus.drift import drift_report, pairs
 from opdbus.drift.baseline import BaselineEntry, Scope
-from opdbus.drift.rule_table import KindId
+from opdbus.drift.rule_table import ROWS, KindId
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.errors import InvalidArgs
@@ -306,8 +306,10 @@ class StateInterface:
         found = await self._drifts.unobserved(self._observers.why_not)
         return [(*row.kind, row.total, row.names, row.why) for row in found]
 
-    async def baseline(self, _caller: Caller, objects: Sequence[str], options: Given) -> list[str]:
-        """Return what to declare of objects, as JSON."""
+    async def baseline(
+        self, _caller: Caller, objects: Sequence[str], options: Given
+    ) -> tuple[list[str], list[KindId], list[str]]:
+        """Return what to declare of objects, as JSON, the kinds to claim, and what is awaited."""
         checked = Options(options, {"scope": str, "changes": bool})
         scopes = [scope.name.lower() for scope in Scope]
         scope = Scope[one_of("scope", checked.get("scope", scopes[0]), scopes).upper()]
@@ -322,7 +324,8 @@ class StateInterface:
                 changes = await self._drifts.take_over(declared)
                 rows = [[one.path, one.declared, *one.observed] for one in changes]
                 found[at] = _json({**declared._asdict(), "changes": rows})
-        return found
+        plugins = {row.observed[0] for row in ROWS}
+        return found, self._drifts.claimable, list(self._observers.awaited(plugins, plugins))
 
     def _drift(self, object_id: ObjectId, drifted: DriftState) -> WireDrift:
         fields = [
@@ -357,7 +360,7 @@ class StateInterface:
 def _entry_json(entry: BaselineEntry | None) -> str:
     if entry is None:
         return ""
-    shown = {"properties": entry.properties, "hidden": entry.hidden, "claimed": entry.is_claimed}
+    shown = {"properties": entry.properties, "hidden": entry.hidden}
     return _json({**entry.object_id._asdict(), **shown})
 
 
