@@ -123,7 +123,7 @@ def _arrange(entries: Sequence[Entry], claims: Sequence[Sequence[str]]) -> tuple
     from opdbus.state.flatten import EXCLUSIVE, plural
 
     plugins: Plugins = {}
-    for name, of_kind in sorted(claims):
+    for name, of_kind in sorted(map(tuple, claims)):
         content = plugins.setdefault(name, {EXCLUSIVE: []})
         content[EXCLUSIVE].append(plural(of_kind))
         content[plural(of_kind)] = {}

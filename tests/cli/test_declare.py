@@ -175,31 +175,45 @@ def test_differences_are_taken_over_into_a_file(declared: Declared) -> None:
     )
 
 
+def _answer(declared: Declared, said: str, meanwhile: str = "") -> tuple[int, str]:
+    """Answer the question on a terminal, after writing the file anew if a text is given."""
+    main, other = pty.openpty()
+    daemon = declared.daemon
+    with subprocess.Popen(
+        [sys.executable, "-m", "opdbus", "declare", "--update", str(declared.file)],
+        env=environment(daemon.bus, daemon.state_dir, daemon.settings),
+        stdin=other,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(other)
+        assert process.stderr
+        shown = ""
+        while "take over?" not in shown and (more := process.stderr.read(1)):
+            shown += more
+        if meanwhile:
+            declared.file.write_text(meanwhile)
+        os.write(main, f"{said}\n".encode())
+        shown += process.stderr.read()
+        os.close(main)
+    return process.returncode, shown
+
+
 def test_a_terminal_is_asked_for_each(declared: Declared) -> None:
-    """Ask on a terminal for each difference; elsewhere, objects must be named."""
+    """Ask on a terminal for each difference; a file that changes meanwhile is left alone."""
     declared.until("ops")
     assert "name the objects" in fails(
         declared.daemon, 2, "declare", "--update", str(declared.file)
     )
     before = declared.file.read_text()
-    for said, is_taken in (("n\n", False), ("y\n", True)):
-        main, other = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "opdbus", "declare", "--update", str(declared.file)],
-            env=environment(
-                declared.daemon.bus, declared.daemon.state_dir, declared.daemon.settings
-            ),
-            stdin=other,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        os.close(other)
-        os.write(main, said.encode())
-        _, stderr = process.communicate()
-        os.close(main)
-        assert process.returncode == 0
-        assert "warning: group ops: members" in stderr
-        assert (declared.file.read_text() != before) is is_taken
+    code, shown = _answer(declared, "n")
+    assert (code, declared.file.read_text()) == (0, before)
+    assert "warning: group ops: members declared none, observed eve" in shown
+    code, shown = _answer(declared, "y", meanwhile=f"{before}\n")
+    assert (code, declared.file.read_text()) == (2, f"{before}\n")
+    assert "was changed meanwhile" in shown
+    assert _answer(declared, "y")[0] == 0
+    assert '"ops", "members": ["eve"]' in declared.file.read_text()
 
 
 def test_a_file_is_kept_if_it_is_bad_or_has_changed(declared: Declared) -> None:

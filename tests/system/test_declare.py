@@ -11,6 +11,7 @@ from harness.debian import build, needs_dpkg
 from system.host import Host
 from system.service import CHANGES, STATE_FILE, Service
 
+KEPT = "op-dbus-kept"
 SERVICE, PACKAGE, FILE = "drifter.service", "op-dbus-demo", "/etc/op-dbus-demo.conf"
 PORT = "tcp 127.0.0.1:8125"
 WEB = "/usr/bin/python3 -m http.server --bind 127.0.0.1 8125".split()
@@ -25,8 +26,9 @@ def as_it_should_be(host: Host, observer: Service, tmp_path: Path) -> Iterator[S
     host.write(unit, started)
     host.ask("systemctl", "daemon-reload")
     host.ask("systemctl", "enable", "--now", SERVICE)
-    shutil.copy(build(tmp_path, PACKAGE, files={FILE: "a=1\n"}), host.path("/root/demo.deb"))
-    host.ask("dpkg", "--install", "/root/demo.deb")
+    for name, files in ((PACKAGE, {"/usr/share/demo": ""}), (KEPT, {FILE: "a=1\n"})):
+        shutil.copy(build(tmp_path, name, files=files), host.path(f"/root/{name}.deb"))
+        host.ask("dpkg", "--install", f"/root/{name}.deb")
     host.write(STATE_FILE, '{"version": 1, "plugins": {}}')
     observer.observe("auto", level="none")
     yield observer
@@ -34,7 +36,7 @@ def as_it_should_be(host: Host, observer: Service, tmp_path: Path) -> Iterator[S
     host.run("systemctl", "stop", "opened.service")
     host.path(unit).unlink()
     host.ask("systemctl", "daemon-reload")
-    host.run("dpkg", "--purge", PACKAGE)
+    host.run("dpkg", "--purge", PACKAGE, KEPT)
     host.run("gpasswd", "--delete", "member", "sudo")
 
 
