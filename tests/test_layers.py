@@ -83,6 +83,8 @@ IN_FUNCTIONS = {
         "opdbus.distil",
         "opdbus.state.file",
         "opdbus.state.judge",
+        "opdbus.state.flatten",
+        "opdbus.state.document_edit",
         "opdbus.engine.accelerators",
         "opdbus.engine.provider_survey",
         "opdbus.history.checkpoint",

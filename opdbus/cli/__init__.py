@@ -47,7 +47,7 @@ def modules() -> Sequence[ModuleType]:
     Commands of the daemon itself come first, then those that query it, then those about engines.
     """
     names = (
-        "local status top drifting find_objects show_insight mapping show_history alerts proving"
-        " changing models measure_engine"
+        "local status top drifting declaring find_objects show_insight mapping show_history alerts"
+        " proving facts changing models measure_engine"
     )
     return [import_module(f"opdbus.cli.{name}") for name in names.split()]

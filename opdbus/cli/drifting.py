@@ -25,10 +25,12 @@ from opdbus.platform import name_lists
 from opdbus.state.object import FILE, SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from typing import TypeVar
 
     from opdbus.client import Client
 
+    T = TypeVar("T")
     # A row of DriftReport: path, class, severity, since, distance, and (path, declared, observed,
     # severity) of each field.
     Row: TypeAlias = Sequence[Any]
@@ -213,17 +215,23 @@ async def _read_drift(
 
     Waits up to 15 seconds until all is known.
     """
-    import asyncio
-
-    state = await client.state()
-    until = time.monotonic() + _PATIENCE_SECONDS
-    # only just after a start; no signal announces its end
-    while state["DriftAwaits"] and time.monotonic() < until:
-        await asyncio.sleep(_PAUSE_SECONDS)
-        state = await client.state()
+    state = await wait_until(client.state, lambda state: not state["DriftAwaits"])
     listed = await client.unobserved()
     unobserved = [row for row in listed if _matches(_unobserved_json(row), wanted)]
     return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
+
+
+async def wait_until(read: Callable[[], Awaitable[T]], is_ready: Callable[[T], bool]) -> T:
+    """Return what is read once it is as wanted, or after 15 seconds."""
+    import asyncio
+
+    state = await read()
+    until = time.monotonic() + _PATIENCE_SECONDS
+    # only just after a start; no signal announces its end
+    while not is_ready(state) and time.monotonic() < until:
+        await asyncio.sleep(_PAUSE_SECONDS)
+        state = await read()
+    return state
 
 
 def _matches(object_id: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:

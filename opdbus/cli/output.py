@@ -9,6 +9,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -273,8 +274,11 @@ def _break_word(word: str, room: int) -> Iterator[str]:
     yield word[start:]
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write a file that everybody may read, and that changes at once; raises InvalidArgs."""
+def replace_file(path: Path, text: str, like: os.stat_result | None = None) -> None:
+    """Write a file that changes at once; raises InvalidArgs.
+
+    It gets the owner and mode of `like`, or else everybody may read it.
+    """
     # few commands need it
     import tempfile
 
@@ -284,7 +288,11 @@ def replace_file(path: Path, text: str) -> None:
         file, written = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(file, "w", encoding="utf-8") as stream:
             stream.write(text)
-            os.fchmod(stream.fileno(), 0o644)
+            if like:
+                # a user who may write here may not own what belongs to another
+                with suppress(PermissionError):
+                    os.fchown(stream.fileno(), like.st_uid, like.st_gid)
+            os.fchmod(stream.fileno(), like.st_mode & 0o7777 if like else 0o644)
         Path(written).replace(path)
     except OSError as error:
         if written:

@@ -123,6 +123,15 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
         )
 
 
+def verify_history(context: click.Context) -> Report:
+    """Verify the service's history with the checkpoints in the journal; raises StoreError."""
+    from opdbus.history import checkpoint
+
+    path = _service_database(context)
+    asked = checkpoint.journal_command(_journal_user(path, None), "op-dbus.service", None)
+    return _verify_database(path, _read_checkpoints(asked, 0)[0])
+
+
 async def _forget(
     client: Client, name: str | None, what: dict[str, Any]
 ) -> tuple[str, tuple[int, int, bool]]:

@@ -302,6 +302,28 @@ class Client:
             return []
         return list(found)
 
+    async def baseline(
+        self, objects: Sequence[str], scope: str, *, changes: bool = False
+    ) -> list[dict[str, Json]]:
+        """Return what to declare of objects, as State1.Baseline; others are left out."""
+        found: list[dict[str, Json]] = []
+        options, at, size = {"scope": scope, "changes": changes}, 0, _OBJECTS_A_CALL
+
+        async def ask(most: int) -> list[str]:
+            part = objects[at : at + most]
+            return list(await self._state.one("Baseline", "aoa{sv}", part, options))
+
+        while at < len(objects):
+            rows, size = await _request_fewer(ask, size)
+            found += [json.loads(row) for row in rows if row]
+            at += len(rows)
+        return found
+
+    async def baseline_kinds(self) -> tuple[list[list[str]], list[str]]:
+        """Return the kinds that a baseline claims, and the observers that it awaits."""
+        _, claims, awaits = await self._state.ask("Baseline", "aoa{sv}", [], {})
+        return claims, awaits
+
     async def forget(self, what: Mapping[str, Json]) -> tuple[int, int, bool]:
         """Erase values of history, as History1.Forget; return its three results."""
         rows, kept, is_erased = await self._history.ask_patiently("Forget", "a{sv}", dict(what))

@@ -94,9 +94,7 @@ def _compare(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
         return None
     try:
         if plan.declared is None:
-            return field_comparison.undeclared(
-                plan.row, _view(plan.row, plan.observed[0], contents)
-            )
+            return field_comparison.undeclared(plan.row, view(plan.row, plan.observed[0], contents))
         declared = json.loads(contents[plan.declared.id].properties)
         # without any part, each field counts as not observed
         seen: list[Mapping[str, Json] | None] = [*views(plan, contents)]
@@ -123,10 +121,21 @@ async def observed(
 def views(plan: Plan, contents: Mapping[int, Content]) -> list[Mapping[str, Json]]:
     """Return the properties of each observed object that is meant; parts count as one object."""
     row, name = plan.row, plan.object_id.name
-    found = [_view(row, one, contents) for one in plan.observed]
+    found = [view(row, one, contents) for one in plan.observed]
     if row.parts or row.each:
         return [_merge_parts(plan, found)] if found else []
     return [one for one in found if row.suits(name, one)]
+
+
+def nearest_view(
+    plan: Plan, declared: Mapping[str, Json], contents: Mapping[int, Content]
+) -> Mapping[str, Json] | None:
+    """Return the observed properties that differ least from declared ones, None without any."""
+
+    def count(seen: Mapping[str, Json]) -> int:
+        return len(field_comparison.compare(plan.row, declared, seen))
+
+    return min(views(plan, contents), key=count, default=None)
 
 
 async def unseen(memory: StateStore, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
@@ -159,7 +168,7 @@ def _merge_parts(plan: Plan, parts: Sequence[Mapping[str, Json]]) -> dict[str, J
     return named
 
 
-def _view(row: Row, one: ObservedParts, contents: Mapping[int, Content]) -> dict[str, Json]:
+def view(row: Row, one: ObservedParts, contents: Mapping[int, Content]) -> dict[str, Json]:
     """Return the properties of an observed object, with its parts in their fields."""
     seen = merge_entries(one.entries, contents)
     member_field = row.members.members_field if row.members else ""

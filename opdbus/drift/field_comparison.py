@@ -61,7 +61,7 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
     if is_only_observed(declared):
         return []
     wanted = is_wanted(declared)
-    if observed is None or _is_gone(row, observed):
+    if observed is None or is_gone(row, observed):
         bad = row.missing if observed is None else row.missing or Severity.ERROR
         if not wanted or bad is None:
             return []
@@ -84,7 +84,7 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
 
     A field cannot be compared if it is not observed or if its declared word is not understood.
     """
-    if is_only_observed(declared) or not is_wanted(declared) or _is_gone(row, observed):
+    if is_only_observed(declared) or not is_wanted(declared) or is_gone(row, observed):
         return {}
     compared = _Comparison(row, observed)
     list(compared.fields(declared))
@@ -115,13 +115,12 @@ def declaration(row: Row, declared: Properties, observed: Properties) -> Declara
 def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
     """Return the observed value of a compared field in a list, empty if it is unknown."""
     if field.path in {PRESENCE, ENSURE}:
-        is_there = seen is not None and not _is_gone(row, seen)
+        is_there = seen is not None and not is_gone(row, seen)
         return ["present" if is_there else ABSENT if field.path == ENSURE else MISSING]
     if seen is None:
         # an object that is declared absent is absent, whichever field declares that
         return [ABSENT] if field.observed == "present" else []
-    keys = field.path[1:] if field.path[0] in _CONTAINERS and len(field.path) > 1 else field.path
-    rule = row.rules.get(".".join(map(equality.normalize_key, keys)))
+    keys, rule = _keys(field.path), rule_of(row, field.path)
     if rule and rule.observed:
         found = [one for name in rule.observed.split() for one in _found(seen, name)]
         return found[:1] or ([] if rule.default is None else [rule.default])
@@ -135,9 +134,19 @@ def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
     return [one for part in inner for one in _found(part, keys[-1])][:1]
 
 
+def rule_of(row: Row, path: Path) -> Rule | None:
+    """Return the rule of a declared field, None if it has none."""
+    return row.rules.get(".".join(map(equality.normalize_key, _keys(path))))
+
+
+def _keys(path: Path) -> Path:
+    """Return the path of a field without the container that it may stand in."""
+    return path[1:] if path[0] in _CONTAINERS and len(path) > 1 else path
+
+
 def undeclared(row: Row, observed: Properties) -> list[Field]:
     """Return the difference of an object that a complete state file does not declare."""
-    if _is_gone(row, observed):
+    if is_gone(row, observed):
         return []
     return [Field(PRESENCE, NOT_DECLARED, "present", Severity.WARNING)]
 
@@ -163,7 +172,8 @@ def is_wanted(declared: Properties) -> bool:
     return next(_presence(declared), None) is None
 
 
-def _is_gone(row: Row, observed: Properties) -> bool:
+def is_gone(row: Row, observed: Properties) -> bool:
+    """Return whether an observed object says that it does not exist."""
     name, gone = row.gone
     return bool(name) and str(observed.get(name)) in gone
 
@@ -256,6 +266,11 @@ class _Comparison:
             difference = means(value, found[0], seen[0])
         if difference:
             yield _field(path, value, difference, _severity(name))
+
+
+def is_text(key: str) -> bool:
+    """Return whether a field has a text for people, such as a description."""
+    return _severity(equality.normalize_key(key)) == Severity.INFO
 
 
 @lru_cache(maxsize=4096)

@@ -44,12 +44,34 @@ def addresses(family: int) -> Meaning:
         bare = {one for one in wanted if "/" not in one}
         found = [one.partition("/")[0] if one.partition("/")[0] in bare else one for one in found]
         # dynamic addresses may exist besides the declared ones
-        rows = _rows(seen, "addresses_in_detail")
-        given = {str(row["address"]) for row in rows if row.get("dynamic")}
+        given = _dynamic(seen)
         lasting = [one for one in found if one in wanted or one.partition("/")[0] not in given]
         return _other(lasting, wanted) and _other(found, wanted)
 
     return compare
+
+
+def _dynamic(seen: Seen) -> set[str]:
+    rows = _rows(seen, "addresses_in_detail")
+    return {str(row["address"]) for row in rows if row.get("dynamic")}
+
+
+def lasting_addresses(seen: Seen) -> list[str]:
+    """Return the addresses that are neither dynamic nor link-local."""
+    given = _dynamic(seen)
+    found = [one for one in _addresses(seen) if not _is_link_local(one)]
+    return [one for one in found if one.partition("/")[0] not in given]
+
+
+def is_dynamic(seen: Seen, family: int) -> bool:
+    """Return whether an address of a family is dynamic."""
+    return any(_family(one) == family for one in _dynamic(seen))
+
+
+def gateways(seen: Seen, family: int) -> list[str]:
+    """Return the gateways of the default routes of a family, each once."""
+    routes = [row for row in _rows(seen, "default_routes") if row["family"] == f"ipv{family}"]
+    return sorted({str(row["gateway"]) for row in routes if row.get("gateway")})
 
 
 def dhcp(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
@@ -81,8 +103,7 @@ def gateway(family: int) -> Meaning:
     """Return a comparison of the gateway of the default route over the interface."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
-        routes = [row for row in _rows(seen, "default_routes") if row["family"] == f"ipv{family}"]
-        found = sorted({str(row["gateway"]) for row in routes if row.get("gateway")})
+        found = gateways(seen, family)
         wanted = sorted({_to_kernel_notation(one) for one in equality.items(declared)})
         if "default_routes" not in seen or found == wanted:
             return None

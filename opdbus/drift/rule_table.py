@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from opdbus.drift import network_values, word_values
+from opdbus.drift import baseline_values, network_values, word_values
+from opdbus.drift.baseline_values import Baseline, as_observed
 from opdbus.drift.field import Severity
 from opdbus.drift.word_values import Meaning
 from opdbus.state.object import SETTINGS, Json, ObjectId
@@ -44,6 +45,8 @@ class Rule:
     severity: Severity = Severity.NOTICE
     default: Json = None
     lists: Lists = WHOLE
+    # the value that a baseline declares under the first key; None: it leaves the field out
+    baseline: Baseline | None = None
 
 
 class BelongingKind(NamedTuple):
@@ -106,6 +109,10 @@ class Row:
     means: Meaning = word_values.equal
     # declared fields that are never compared
     never: frozenset[str] = frozenset()
+    # whether an observed object lasts, so that a baseline declares it; None: only on request
+    is_stable: Callable[[str, Mapping[str, Json]], bool] | None = None
+    # whether a baseline claims the kind, so that any other object of it is drift
+    is_claimed: bool = False
 
 
 def _rules(*rules: Rule) -> dict[str, Rule]:
@@ -147,15 +154,36 @@ def _is_of_architecture(name: str, observed: Mapping[str, Json]) -> bool:
     return wanted in {"", "any", "native", observed.get("architecture")}
 
 
+def _always(_name: str, _observed: Mapping[str, Json]) -> bool:
+    return True
+
+
 # The field of an object that an observer looked up and did not find.
 _LOOKED_FOR: Final = ("missing", frozenset({"True"}))
 _UNITS: Final = Row(
     tuple(("systemd", kind) for kind in ("unit", *_TYPES)),
     ("systemd", "unit"),
     _rules(
-        Rule("active_state state status running active ensure", "active_state", word_values.state),
-        Rule("enabled enable", "unit_file_state enabled", word_values.enabled, Severity.WARNING),
-        Rule("masked", "masked unit_file_state", word_values.masked, Severity.WARNING),
+        Rule(
+            "active_state state status running active ensure",
+            "active_state",
+            word_values.state,
+            baseline=baseline_values.state_of_enabled,
+        ),
+        Rule(
+            "enabled enable",
+            "unit_file_state enabled",
+            word_values.enabled,
+            Severity.WARNING,
+            baseline=baseline_values.enabled,
+        ),
+        Rule(
+            "masked",
+            "masked unit_file_state",
+            word_values.masked,
+            Severity.WARNING,
+            baseline=baseline_values.masked,
+        ),
         Rule("exec exec_start command", "exec", word_values.program),
         Rule("user", "user", word_values.equal, Severity.WARNING),
         Rule("calendar", "calendar", word_values.calendar),
@@ -163,23 +191,41 @@ _UNITS: Final = Row(
     declared_key=_unit,
     covers=_is_of_kind,
     aliases="aliases",
+    is_stable=baseline_values.is_installed_unit,
 )
 _INTERFACES: Final = Row(
     _kind_ids("net/interface network/interface"),
     ("net", "interface"),
     _rules(
-        Rule("type kind", "type", network_values.kind),
+        Rule("type kind", "type", network_values.kind, baseline=as_observed),
         Rule("ipv4.address ipv4.addresses", "", network_values.addresses(4), Severity.WARNING),
         Rule("ipv6.address ipv6.addresses", "", network_values.addresses(6), Severity.WARNING),
-        Rule("address addresses", "", network_values.addresses(0), Severity.WARNING),
-        Rule("ipv4.dhcp dhcp", "", network_values.dhcp),
+        Rule(
+            "addresses address",
+            "",
+            network_values.addresses(0),
+            Severity.WARNING,
+            baseline=baseline_values.addresses,
+        ),
+        Rule("dhcp ipv4.dhcp", "", network_values.dhcp, baseline=baseline_values.dhcp),
         Rule("ipv4.enabled", "", network_values.has(4)),
         Rule("ipv6.enabled", "", network_values.has(6)),
-        Rule("ipv4.gateway gateway", "", network_values.gateway(4)),
-        Rule("ipv6.gateway", "", network_values.gateway(6)),
-        Rule("controller master", "master", network_values.controller, default=""),
+        Rule(
+            "gateway ipv4.gateway",
+            "",
+            network_values.gateway(4),
+            baseline=baseline_values.gateway(4),
+        ),
+        Rule("ipv6.gateway", "", network_values.gateway(6), baseline=baseline_values.gateway(6)),
+        Rule(
+            "controller master",
+            "master",
+            network_values.controller,
+            default="",
+            baseline=as_observed,
+        ),
         Rule("ports members slaves", "", network_values.ports, Severity.WARNING),
-        Rule("enabled", "enabled", word_values.state),
+        Rule("enabled", "enabled", word_values.state, baseline=as_observed),
         Rule("vlan_id vlan", "vlan", word_values.equal),
         Rule("mac mac_address hwaddr", "mac", word_values.equal),
         Rule("parent", "parent", network_values.parent),
@@ -191,6 +237,7 @@ _INTERFACES: Final = Row(
     members=Membership("master", "members"),
     related=frozenset({"master", "parent"}),
     aliases="aliases",
+    is_stable=baseline_values.is_lasting_interface,
 )
 _PACKAGES: Final = Row(
     _kind_ids(
@@ -200,15 +247,26 @@ _PACKAGES: Final = Row(
     ("packages", "package"),
     _rules(
         Rule(
-            "ensure state status present installed", "status", word_values.installed, Severity.ERROR
+            "ensure state status present installed",
+            "status",
+            word_values.installed,
+            Severity.ERROR,
+            baseline=as_observed,
         ),
         Rule("version", "version", word_values.version),
-        Rule("hold held on_hold", "on_hold", word_values.equal, default=False),
+        Rule(
+            "hold held on_hold",
+            "on_hold",
+            word_values.equal,
+            default=False,
+            baseline=baseline_values.if_true,
+        ),
     ),
     declared_key=lambda _kind, name: _package(name),
     observed_key=_package,
     suits=_is_of_architecture,
     gone=("status", frozenset({"config-files", "not-installed"})),
+    is_stable=baseline_values.is_chosen_package,
 )
 ROWS: Final[Sequence[Row]] = (
     _UNITS,
@@ -225,18 +283,41 @@ ROWS: Final[Sequence[Row]] = (
         _kind_ids("mounts/mount"),
         ("mounts", "mount"),
         _rules(
-            Rule("source device what", "source", word_values.source, Severity.WARNING),
-            Rule("options", "options", word_values.options, lists=AT_LEAST),
-            Rule("fstype type", "fstype", word_values.filesystem, Severity.WARNING),
+            Rule(
+                "source device what",
+                "source",
+                word_values.source,
+                Severity.WARNING,
+                baseline=baseline_values.named_source,
+            ),
+            Rule(
+                "options",
+                "options",
+                word_values.options,
+                lists=AT_LEAST,
+                baseline=baseline_values.compared_options,
+            ),
+            Rule(
+                "fstype type",
+                "fstype",
+                word_values.filesystem,
+                Severity.WARNING,
+                baseline=as_observed,
+            ),
         ),
         declared_key=lambda _kind, name: name.rstrip("/") or "/",
         # sizes are observed in other units
         never=frozenset({"size_gb", "used_percent", "free_gb"}),
+        is_stable=baseline_values.is_lasting_mount,
     ),
     Row(
         _kind_ids("users/account users/user"),
         ("users", "account"),
         _rules(
+            *(
+                Rule(key, key, word_values.equal, baseline=as_observed)
+                for key in ("uid", "gid", "home")
+            ),
             Rule("groups", "groups", word_values.groups, Severity.WARNING),
             Rule(
                 "description comment gecos full_name",
@@ -244,25 +325,50 @@ ROWS: Final[Sequence[Row]] = (
                 word_values.full_name,
                 Severity.INFO,
             ),
-            Rule("shell", "shell", word_values.program),
+            Rule("shell", "shell", word_values.program, baseline=as_observed),
         ),
+        is_stable=_always,
+        is_claimed=True,
     ),
     Row(
         _kind_ids("users/group"),
         ("users", "group"),
-        _rules(Rule("members", "members", word_values.name_set, Severity.WARNING)),
+        _rules(
+            Rule("gid", "gid", word_values.equal, baseline=as_observed),
+            Rule(
+                "members",
+                "members",
+                word_values.name_set,
+                Severity.WARNING,
+                baseline=as_observed,
+            ),
+        ),
+        is_stable=_always,
+        is_claimed=True,
     ),
     Row(
         (("system", SETTINGS),),
         ("system", "fact"),
         _rules(
-            Rule("locale lang language", "lang", word_values.spelled),
-            Rule("keyboard_layout keymap keyboard", "keyboard_layout keymap", word_values.equal),
-            Rule("hostname name", "hostname", word_values.equal, Severity.WARNING),
-            Rule("timezone time_zone", "timezone", word_values.spelled),
-            Rule("os distribution", "id", word_values.distribution),
+            Rule("locale lang language", "lang", word_values.spelled, baseline=as_observed),
+            Rule(
+                "keyboard_layout keymap keyboard",
+                "keyboard_layout keymap",
+                word_values.equal,
+                baseline=as_observed,
+            ),
+            Rule(
+                "hostname name",
+                "hostname",
+                word_values.equal,
+                Severity.WARNING,
+                baseline=as_observed,
+            ),
+            Rule("timezone time_zone", "timezone", word_values.spelled, baseline=as_observed),
+            Rule("os distribution", "id", word_values.distribution, baseline=as_observed),
             Rule("kernel", "release", word_values.version),
         ),
+        is_stable=_always,
         parts=("hostname", "time", "locale", "os", "kernel", "hardware"),
         never=frozenset({"description"}),
     ),
@@ -278,7 +384,8 @@ ROWS: Final[Sequence[Row]] = (
     Row(
         _kind_ids("kernel/sysctl sysctl/setting"),
         ("kernel", "sysctl"),
-        _rules(Rule("value", "value", word_values.setting, lists=IN_ORDER)),
+        _rules(Rule("value", "value", word_values.setting, lists=IN_ORDER, baseline=as_observed)),
+        is_stable=_always,
         declared_key=lambda _kind, name: _sysctl(name),
         gone=_LOOKED_FOR,
         missing=None,
@@ -286,19 +393,47 @@ ROWS: Final[Sequence[Row]] = (
     Row(
         _kind_ids("cron/job"),
         ("cron", "job"),
-        _rules(Rule("schedule line when", "line schedule", word_values.schedule)),
+        _rules(
+            Rule(
+                "schedule line when",
+                "line schedule",
+                word_values.schedule,
+                baseline=as_observed,
+            ),
+            Rule("user", "user", word_values.equal, baseline=as_observed),
+        ),
         missing=None,
+        is_stable=_always,
+        is_claimed=True,
     ),
     Row(
         _kind_ids("files/file"),
         ("files", "file"),
-        _rules(Rule("mode permissions", "mode", word_values.mode)),
+        _rules(
+            Rule("mode permissions", "mode", word_values.mode, baseline=as_observed),
+            # an upgrade of a package replaces a file that is not modified
+            Rule("modified", "modified", word_values.equal, baseline=baseline_values.if_false),
+            Rule("sha256", "sha256", word_values.equal, baseline=baseline_values.digest),
+        ),
         gone=_LOOKED_FOR,
         missing=None,
+        is_stable=baseline_values.is_lasting_file,
+    ),
+    Row(
+        _kind_ids("net/listener"),
+        ("net", "listener"),
+        _rules(
+            Rule("user", "user", word_values.equal, baseline=as_observed),
+            Rule("unit", "unit", word_values.equal, baseline=baseline_values.lasting_unit),
+        ),
+        gone=_LOOKED_FOR,
+        missing=None,
+        is_stable=_always,
+        is_claimed=True,
     ),
     *(
         Row((kind_id,), kind_id, gone=_LOOKED_FOR, missing=None)
-        for kind_id in _kind_ids("net/listener net/route login1/inhibitor")
+        for kind_id in _kind_ids("net/route login1/inhibitor")
     ),
     Row(
         _kind_ids("dnsresolver/item"),

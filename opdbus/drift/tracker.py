@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Final
 
-from opdbus.drift import batch_comparison, rule_table
+from opdbus.drift import baseline, batch_comparison, rule_table
+from opdbus.drift.baseline import BaselineEntry, Change, Scope
 from opdbus.drift.batch_comparison import AT_A_TIME, PairedDeclarations, Plan
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.drift_records import Records
@@ -136,6 +137,25 @@ class Tracker:
     async def unobserved(self, why_not: Callable[[KindId], str]) -> list[UnobservedRow]:
         """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""
         return await find_unobserved(self._memory, self.pairs, self._coverage, why_not)
+
+    async def baseline(
+        self, object_ids: Sequence[ObjectId], scope: Scope
+    ) -> list[BaselineEntry | None]:
+        """Return declarations of observed objects: see `baseline.declarations`."""
+        return await baseline.declarations(self._memory, self.pairs, object_ids, scope)
+
+    @property
+    def claimable(self) -> list[KindId]:
+        """The kinds that a baseline claims and of which a source lists all objects."""
+        kind_ids = (row.observed for row in rule_table.ROWS if row.is_claimed)
+        return [kind_id for kind_id in kind_ids if self._coverage.lists(kind_id)]
+
+    async def take_over(self, object_id: ObjectId) -> tuple[Change, ...]:
+        """Return the changes of a declaration that end its drift: see `baseline.take_over`."""
+        counted = self.transitions.counted.get(object_id)
+        fields = [one for one in counted.fields if one.is_known] if counted else []
+        plan = batch_comparison.plan(self.pairs, object_id)
+        return await baseline.take_over(self._memory, plan, fields)
 
     def entries(self, object_id: ObjectId) -> tuple[Entry | None, Entry | None]:
         """Return the entry that declares an object, and the first that observes it."""

@@ -264,18 +264,24 @@ def filesystem(declared: Json, observed: Json, _seen: Seen) -> Difference | None
     return None if is_same else Difference(observed)
 
 
+_ALLOWING: Final = {"rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
+_OPPOSITES: Final = {**_ALLOWING, **{no: yes for yes, no in _ALLOWING.items()}}
+# Options that the kernel shows if they are set.
+_SHOWN: Final = frozenset("ro noexec nosuid nodev noatime relatime".split())
+COMPARED_OPTIONS: Final = _SHOWN.union(_OPPOSITES)
+
+
 def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare mount options: the declared ones that the kernel shows must be observed.
 
     The kernel shows more options than are declared.
     """
-    wanted, found = equality.items(declared), equality.items(observed)
-    opposite = {"ro": "rw", "rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
-    opposite |= {no: yes for yes, no in opposite.items()}
-    shown = {"ro", "noexec", "nosuid", "nodev", "noatime", "relatime"}
-    there = {*map(str, found)}
-    named = [*map(str, wanted)]
-    lacking = [o for o in named if opposite.get(o) in there or (o in shown and o not in there)]
+    there = {*map(str, equality.items(observed))}
+    lacking = [
+        one
+        for one in map(str, equality.items(declared))
+        if _OPPOSITES.get(one) in there or (one in _SHOWN and one not in there)
+    ]
     return Difference(observed, Severity.WARNING) if lacking else None
 
 

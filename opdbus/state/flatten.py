@@ -17,6 +17,7 @@ from opdbus.state.object import (
     MAX_NAME,
     SETTINGS,
     Identity,
+    ObjectId,
     StateObject,
     canonical,
     digest,
@@ -72,6 +73,12 @@ def singular(word: str) -> str:
     return word
 
 
+def plural(kind: str) -> str:
+    """Return the key under which objects of a kind are listed; empty if there is none."""
+    keys = f"{kind}s", f"{kind[:-1]}ies", f"{kind}es", kind
+    return next((key for key in keys if singular(key) == kind), "")
+
+
 def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
     """Yield every object that the plugins declare.
 
@@ -115,6 +122,27 @@ def is_table(value: Json) -> bool:
         return False
     members = value.values() if isinstance(value, dict) else value
     return all(isinstance(member, dict) for member in members)
+
+
+def find_member(
+    plugins: Mapping[str, Mapping[str, Json]], object_id: ObjectId
+) -> tuple[str | int, ...]:
+    """Return the path of a declared object below the plugins; empty if it is not found."""
+    plugin, kind, name = object_id
+    content = plugins.get(plugin, {})
+    for key, value in content.items():
+        if is_table(value) and singular(key) == kind:
+            names = value if isinstance(value, dict) else (_name_element(one)[0] for one in value)
+            for at, (member, found) in enumerate(zip(value, names, strict=True)):
+                if found == name:
+                    return plugin, key, member if isinstance(value, dict) else at
+    return (plugin,) if content and (kind, name) == (SETTINGS, plugin) else ()
+
+
+def find_table(plugins: Mapping[str, Mapping[str, Json]], plugin: str, kind: str) -> str:
+    """Return the key of a plugin's table of a kind, or the key that such a table would have."""
+    tables = (key for key, value in plugins.get(plugin, {}).items() if is_table(value) or not value)
+    return next((key for key in tables if singular(key) == kind), plural(kind))
 
 
 def _name_element(element: Mapping[str, Json]) -> tuple[str | None, Json]:

@@ -65,6 +65,8 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     await ask(STATE_PATH, f"{STATE}.Fields", "a{sv}", {})
     await ask(STATE_PATH, f"{STATE}.DriftReport", "a{sv}", {})
     await ask(STATE_PATH, f"{STATE}.Unobserved", "a{sv}", {})
+    paths = [row[0] for row in page[:1000]]
+    await ask(STATE_PATH, f"{STATE}.Baseline", "aoa{sv}", paths, {"scope": "all"})
     await ask(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", {})
     return json.dumps([answers, caller.signals], default=str, ensure_ascii=False)
 

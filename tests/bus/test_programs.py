@@ -73,6 +73,10 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "State1.DriftReport": (["0"], ["{}"]),
     "State1.Unobserved": (["0"], ["{}"]),
+    "State1.Baseline": (
+        ["1", SSHD, "1", "scope", "s", "all"],
+        [f"[objectpath '{SSHD}']", "{'changes': <true>}"],
+    ),
     "Object1.GetVector": (["0"], ["{}"]),
     "Object1.Similar": (["3", "0"], ["3", "{}"]),
 }

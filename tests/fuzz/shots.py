@@ -289,6 +289,10 @@ OPTIONS: dict[str, dict[str, SearchStrategy[Variant]]] = {
         "row": _typed("t", st.integers(0, 20)),
         "containing": _typed("s", values.texts),
     },
+    "Baseline": {
+        "scope": _typed("s", st.sampled_from(["stable", "kind", "object", "all", "none"])),
+        "changes": _typed("b", st.integers(0, 1)),
+    },
     "DriftReport": _FILTER
     | {"name": _FILTERS["name"]}
     | {

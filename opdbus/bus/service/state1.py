@@ -31,7 +31,8 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Plain
 from opdbus.config import SEVERITIES
 from opdbus.drift import drift_report, pairs
-from opdbus.drift.rule_table import KindId
+from opdbus.drift.baseline import BaselineEntry, Scope
+from opdbus.drift.rule_table import ROWS, KindId
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.errors import InvalidArgs
@@ -64,6 +65,8 @@ _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
 # State of an observer whose objects are those of before its failure.
 _FAILED: Final = "failed"
+# Objects of a call for a baseline: each takes about 0.2 ms.
+_MAX_BASELINE: Final = 1000
 _SIDES: Final = ("Declared", "Observed")
 _KIND_ID: Final = ("plugin", "kind")
 # The most characters of PLUGIN/KIND/NAME: more than any observer reports.
@@ -317,6 +320,27 @@ class StateInterface:
         found = await self._drifts.unobserved(self._observers.why_not)
         return [(*row.kind, row.total, row.names, row.why) for row in found]
 
+    async def baseline(
+        self, _caller: Caller, objects: Sequence[str], options: Given
+    ) -> tuple[list[str], list[KindId], list[str]]:
+        """Return what to declare of objects, as JSON, the kinds to claim, and what is awaited."""
+        checked = Options(options, {"scope": str, "changes": bool})
+        scopes = [scope.name.lower() for scope in Scope]
+        scope = Scope[one_of("scope", checked.get("scope", scopes[0]), scopes).upper()]
+        if len(objects) > _MAX_BASELINE:
+            raise InvalidArgs(f"ask for at most {_MAX_BASELINE} objects, not {len(objects)}")
+        object_ids = await each(object_id_at, objects)
+        found = [*map(_entry_json, await self._drifts.baseline(object_ids, scope))]
+        for at, object_id in enumerate(object_ids if checked.get("changes", default=False) else ()):
+            known = self._drifts.pairs
+            own = [object_id] if known.sides(object_id).declared else known.declared(object_id)
+            for declared in sorted(own)[:1]:
+                changes = await self._drifts.take_over(declared)
+                rows = [[one.path, one.declared, *one.observed] for one in changes]
+                found[at] = _json({**declared._asdict(), "changes": rows})
+        plugins = {row.observed[0] for row in ROWS}
+        return found, self._drifts.claimable, list(self._observers.awaited(plugins, plugins))
+
     def _drift(self, object_id: ObjectId, drifted: DriftState) -> WireDrift:
         fields = [
             (one.name, _json(one.declared), _json(one.observed), one.severity.word)
@@ -346,6 +370,13 @@ class StateInterface:
             "Observers": list(self._observers.statuses),
             "Sources": self._memory.catalogue.largest_sources(),
         }
+
+
+def _entry_json(entry: BaselineEntry | None) -> str:
+    if entry is None:
+        return ""
+    shown = {"properties": entry.properties, "hidden": entry.hidden}
+    return _json({**entry.object_id._asdict(), **shown})
 
 
 def _json(value: Json) -> str:
