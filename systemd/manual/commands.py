@@ -41,8 +41,8 @@ _EXIT = (
     ("11", "With `drift --exit-code`: nothing is so far, but not all is known yet."),
     (
         "12",
-        "`search`, `similar`, or `changes` with a question or an event, found nothing; `declare` found"
-        " nothing to declare.",
+        "`search`, `similar`, or `changes` with a question or an event, found nothing; `declare`"
+        " found nothing to declare.",
     ),
 )
 _FILES = (
