@@ -39,11 +39,7 @@ _EXIT = (
     ("5", "The daemon refused: not authorized."),
     ("10", "With `drift --exit-code`: something is other than declared."),
     ("11", "With `drift --exit-code`: nothing is so far, but not all is known yet."),
-    (
-        "12",
-        "`search`, `similar`, or `changes` with a question or an event, found nothing; `declare`"
-        " found nothing to declare.",
-    ),
+    ("12", "`search`, `similar`, `changes` with a question, or `declare` found nothing."),
 )
 _FILES = (
     (
