@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "publishers": {
         "opdbus.publishers",
         "opdbus.errors",
+        "opdbus.platform.accounts",
         "opdbus.platform.tasks",
         "opdbus.bus.paths",
         "opdbus.client",
