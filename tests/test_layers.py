@@ -45,6 +45,7 @@ MAY_IMPORT = {
         "opdbus.publishers",
         "opdbus.errors",
         "opdbus.platform.accounts",
+        "opdbus.platform.lines",
         "opdbus.platform.tasks",
         "opdbus.bus.paths",
         "opdbus.client",

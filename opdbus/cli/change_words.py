@@ -488,6 +488,9 @@ def _describe_file(values: FieldValues, _cause: str) -> tuple[str, str] | None:
 
 def _describe_note(change: Change) -> ChangeWords | None:
     """Return what the journal said of a user or a unit, in words; None for any other change."""
+    if (change["plugin"], change["kind"]) == ("journal", "reader"):
+        again = "from now on" if change["what"] == "appeared" else "no longer"
+        return ChangeWords("the journal", f"is read {again}")
     if change["plugin"] != "journal" or change["what"] not in {"appeared", "changed"}:
         return None
     after = {path: json.loads(new) for path, _, new in change["fields"] if new}

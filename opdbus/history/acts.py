@@ -105,6 +105,8 @@ class Act(NamedTuple):
     command: str
     folder: str
     seq: int
+    # the end of its session as root, 0 if it is not known
+    until: int = 0
 
     def __str__(self) -> str:
         program, space, rest = self.command.partition(" ")
@@ -132,7 +134,7 @@ def acts_of(user: str, value: Json, seq: int = 0) -> list[Act]:
         at = time_of(one.get("at"))
         program, command, folder = (str(one.get(key, "")) for key in _KEYS)
         if at:
-            found.append(Act(user, at, program, command, folder, seq))
+            found.append(Act(user, at, program, command, folder, seq, time_of(one.get("until"))))
     return found
 
 

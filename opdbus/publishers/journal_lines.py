@@ -99,6 +99,7 @@ class Ended(NamedTuple):
     """The session as root of a process ended."""
 
     key: str
+    at: int
 
 
 class LoggedIn(NamedTuple):
@@ -150,7 +151,7 @@ def escape(text: str, most: int = MAX_TEXT) -> str:
     return plain[: most - 1] + "\N{HORIZONTAL ELLIPSIS}" if len(plain) > most else plain
 
 
-def parse(entry: Entry, name_of: Callable[[int], str] = user_name) -> Event | None:
+def parse_event(entry: Entry, name_of: Callable[[int], str] = user_name) -> Event | None:
     """Return what an entry says; None if it is about nothing of this, or cannot be believed."""
     fields = entry.fields
     if fields.get("MESSAGE_ID") == FAILED and fields.get("_PID") == "1" and "UNIT" in fields:
@@ -229,7 +230,7 @@ def _parse_ssh(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
 def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     """Parse what pam_unix says of sessions of root."""
     if _CLOSED.fullmatch(entry.message):
-        return Ended(entry.key)
+        return Ended(entry.key, entry.at)
     found = _OPENED.fullmatch(entry.message)
     if not found or found[2] != ROOT:
         return None

@@ -4,6 +4,7 @@ import re
 import shutil
 from configparser import ConfigParser
 from pathlib import Path
+from types import ModuleType
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -15,22 +16,25 @@ from opdbus import config, errors
 from opdbus.bus import names
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.service import contract
+from opdbus.history import acts
 from opdbus.observe.core import netlink
 from opdbus.observe.kernel import uevents
-from opdbus.publishers import containers
+from opdbus.publishers import containers, journal_follower
 from opdbus.settings import privacy
 from opdbus.systemd import unit
 
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"
 CONTAINERS = UNIT.with_name("op-dbus-containers.service")
+JOURNAL = UNIT.with_name("op-dbus-journal.service")
 # As systemd counts it; that the others are root's is most of it.
 METRICS = UNIT.with_name("op-dbus-metrics.service")
-MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, METRICS: 0.5}
+MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, JOURNAL: 0.6, METRICS: 0.5}
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
     "usr/lib/systemd/system/op-dbus-containers.service",
+    "usr/lib/systemd/system/op-dbus-journal.service",
     "usr/lib/systemd/system/op-dbus-metrics.service",
     "usr/lib/systemd/system/op-dbus-metrics.timer",
     "usr/lib/systemd/system/op-dbus-diag.socket",
@@ -98,7 +102,9 @@ def test_one_user_and_group() -> None:
         if "user" in part.attrib and part.find("allow[@own]") is not None
     }
     asks = {note.text for note in xml("polkit-1/org.opdbus.policy").iter("annotate")}
-    assert created == [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
+    assert created == [GROUP, acts.PUBLISHER]
+    assert [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
+    assert f"User={acts.PUBLISHER}\nGroup={GROUP}\n" in JOURNAL.read_text()
     assert owners == {"root", GROUP}
     assert asks == {f"unix-user:{GROUP}"}
 
@@ -138,7 +144,10 @@ def test_one_group_reads_the_settings() -> None:
     """Create the group that the folder's rule and the doctor name, with the service alone in it."""
     created = (ROOT / "systemd/op-dbus.sysusers").read_text(encoding="utf-8")
     assert re.findall(r"^g (\S+)", created, re.MULTILINE) == [privacy.GROUP]
-    assert re.findall(r"^m (\S+) (\S+)", created, re.MULTILINE) == [(GROUP, privacy.GROUP)]
+    assert re.findall(r"^m (\S+) (\S+)", created, re.MULTILINE) == [
+        (GROUP, privacy.GROUP),
+        (acts.PUBLISHER, GROUP),
+    ]
     rules = (ROOT / "systemd/op-dbus.tmpfiles").read_text(encoding="utf-8")
     rows = [line.split() for line in rules.splitlines() if not line.startswith("#")]
     assert {(row[1], row[-2], row[-1]) for row in rows} == {
@@ -242,14 +251,17 @@ def test_the_sandbox_is_tight(service: Path) -> None:
     assert float(exposure[1]) <= MOST_EXPOSED[service]
 
 
-def test_containers_are_published_apart_and_with_the_service() -> None:
-    """Do not enable the program that may ask the engines; it goes with the service."""
-    unit = ConfigParser(strict=False)
-    unit.read(CONTAINERS)
+@pytest.mark.parametrize(
+    ("path", "program"), [(CONTAINERS, containers), (JOURNAL, journal_follower)]
+)
+def test_publishers_are_apart_and_go_with_the_service(path: Path, program: ModuleType) -> None:
+    """Do not enable programs that may ask the engines or read the journal; they go with it."""
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.read(path)
     assert unit["Unit"]["BindsTo"] == unit["Unit"]["After"] == UNIT.name
     assert unit["Install"]["WantedBy"] == UNIT.name
-    assert unit["Service"]["ExecStart"].endswith(f" -m {containers.__name__}")
-    assert CONTAINERS.name not in UNIT.read_text()
+    assert f"{unit['Service']['ExecStart']} ".partition(f" -m {program.__name__} ")[1]
+    assert path.name not in UNIT.read_text()
     enabled = re.findall(r"systemctl enable.*", (ROOT / "systemd" / "setup").read_text())
     assert enabled == ["systemctl enable --now op-dbus"]
 

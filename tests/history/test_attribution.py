@@ -150,7 +150,7 @@ def live(folder: Path, work: Any) -> None:
     asyncio.run(run())
 
 
-def ran(command: str, at: float) -> list[Json]:
+def ran(command: str, at: float) -> list[dict[str, Json]]:
     """Make a command as it is published."""
     return [{"at": stamp(at), "with": "sudo", "command": command, "folder": "/"}]
 
@@ -200,6 +200,17 @@ def test_who_was_root_meanwhile(tmp_path: Path) -> None:
         await host.say("user", "bob", ran=[], as_root=[])
         host.clock[0] += 10
         assert await host.change() == Attribution()
+        # one that was published when it had ended, and one that was over too soon to matter
+        host.clock[0] += 1000
+        for seconds, is_named in ((5, True), (0.1, False)):
+            deploy = ran("/srv/deploy", host.clock[0] - seconds)
+            found = await host.change()
+            ended = [{**deploy[0], "until": stamp(host.clock[0])}]
+            await host.say("user", "bob", ran=deploy, as_root=[], was_root=ended)
+            assert [str(one) for one in (await host.known()).meanwhile] == [
+                "bob with sudo /srv/deploy"
+            ] * is_named
+            host.clock[0] += 1000
 
     live(tmp_path, work)
 

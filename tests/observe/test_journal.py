@@ -16,7 +16,7 @@ from harness.running import Caller, Running, calling, state_file
 from opdbus.bus import paths
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
-from opdbus.publishers import journal, journal_lines
+from opdbus.publishers import journal_follower, journal_lines
 from opdbus.publishers.journal_lines import Act, Began, Continued, Ended, Failure, Line, LoggedIn
 
 AT = 1_795_771_787_089_206
@@ -42,7 +42,7 @@ def parsed(message: object, program: str = "sudo", **fields: str) -> journal_lin
     """Parse an entry on a host where bob is user 1000."""
     entry = journal_lines.read_entry(json.dumps(row(message, program, **fields)).encode())
     assert entry
-    return journal_lines.parse(entry, lambda uid: {0: "root", 1000: "bob"}.get(uid, str(uid)))
+    return journal_lines.parse_event(entry, lambda uid: {0: "root", 1000: "bob"}.get(uid, str(uid)))
 
 
 def began(user: str, program: str, command: str = "", folder: str = "", **more: Any) -> Began:
@@ -71,7 +71,7 @@ SAID: list[tuple[str, str, dict[str, str], object]] = [
     (f"pam_unix(su-l:session): {OPENED} root(uid=0)", "su", {"_AUDIT_LOGINUID": "1000",
      "_CMDLINE": "su - -c \"systemctl stop chrony\""},
      began("bob", "su", "systemctl stop chrony", is_open=True)),
-    ("pam_unix(sudo:session): session closed for user root", "sudo", OF_BOB, Ended(KEY)),
+    ("pam_unix(sudo:session): session closed for user root", "sudo", OF_BOB, Ended(KEY, AT)),
     # others that make a user root
     ("bob ran command systemctl stop chrony as root from /home/bob", "doas", {},
      began("bob", "doas", "systemctl stop chrony", "/home/bob")),
@@ -205,7 +205,7 @@ class FakeJournal:
     @asynccontextmanager
     async def followed(self, bus: str) -> AsyncIterator[None]:
         """Publish it."""
-        task = asyncio.create_task(journal.main(self.state, bus, self.command))
+        task = asyncio.create_task(journal_follower.main(self.state, bus, self.command))
         yield
         await cancel([task])
 
@@ -258,7 +258,9 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
         async with fake.followed(daemon.bus):
             await caller.until(lambda: is_followed(fake, "--after-cursor=c3"), wanted=True)
             fake.add(closed)
-            await until(caller, "user", "bob", lambda found: found.get("as_root") == [])
+            found = await until(caller, "user", "bob", lambda found: found.get("as_root") == [])
+            (left,) = found["was_root"]
+            assert {**act, "until": left["until"]} == left
     everything = daemon.logs() + json.dumps([found, last])
     assert "hunter2-secret" not in everything
     assert b"hunter2-secret" not in b"".join(p.read_bytes() for p in daemon.state_dir.glob("*.db*"))

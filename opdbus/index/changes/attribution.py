@@ -7,6 +7,7 @@ journal may be read after a change was recorded, and what it said can be forgott
 import math
 import os
 import pwd
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -28,8 +29,14 @@ _AFTER: Final = 600 * _SECOND
 # A failure is recorded as a change so long after the unit failed, and this much too early.
 _FAILURE_LATE: Final = 60 * _SECOND
 _FAILURE_EARLY: Final = 5 * _SECOND
-# The end of a session as root is published so long after it.
-_SLACK: Final = _SECOND
+# A change in a session as root may be recorded so long after its end.
+_SLACK: Final = _SECOND // 2
+# A shorter session did what its command says, or nothing that can be told from what came by itself.
+_SHORTEST: Final = _SECOND
+# Rows with a longer pause between them are looked up apart.
+_PAUSE: Final = 3600 * _SECOND
+# Units that come and go with any session.
+_OF_SESSIONS: Final = re.compile(r"(?:user|session|run-user)[-@.].*|.*\.(?:scope|slice)")
 _MOST_ROWS: Final = 2000
 # Rows of a user in which the sessions before a time are looked for.
 _MOST_EARLIER: Final = 50
@@ -123,7 +130,7 @@ def _windows(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
     """Yield rows, the oldest first, in groups that are looked up together."""
     group: list[Row] = []
     for row in sorted(rows, key=lambda row: row.at):
-        if group and row.at - group[-1].at > _AFTER:
+        if group and row.at - group[-1].at > _PAUSE:
             yield group
             group = []
         group.append(row)
@@ -174,29 +181,46 @@ def _attribute_one(
 ) -> Attribution:
     near = [f for f in failures if -_FAILURE_EARLY <= row.at - f.at <= _FAILURE_LATE]
     failure = max(near, key=lambda one: one.at, default=None)
-    present = tuple(s.act for s in sessions if s.act.at <= row.at + _SLACK and row.at <= s.until)
+    present = tuple(
+        s.act
+        for s in sessions
+        if s.act.at <= row.at <= s.until + _SLACK and s.until - s.act.at >= _SHORTEST
+    )
     timely = (act for act in commands if acts.is_timely(act, row))
     fitting = [act for act in chain(timely, present) if acts.explains(act, row)]
     if fitting:
         return Attribution(max(fitting, key=lambda act: act.at), failure=failure)
-    is_open = acts.may_be_of_user(row) and not jobs.alone(row.cause).startswith("exit")
+    is_other = jobs.alone(row.cause).startswith("exit") or _OF_SESSIONS.fullmatch(row.identity.name)
+    is_open = acts.may_be_of_user(row) and not is_other
     return Attribution(None, present if is_open else (), failure)
 
 
 def _sessions(rows: Iterable[Row], earlier: Mapping[str, list[Act]]) -> list[_Session]:
-    """Return the sessions as root in rows, the oldest first, and those before them."""
+    """Return the sessions as root in rows, the oldest first, and those before them.
+
+    A session that ended before it was published is only in `was_root`.
+    """
     running = {_key(act): act for one in earlier.values() for act in one}
     ended: list[_Session] = []
     for row in rows:
-        if row.identity[1:3] != acts.USER or not (values := acts.values_of(row, "as_root")):
+        if row.identity[1:3] != acts.USER:
             continue
         user = row.identity.name
+        if values := acts.values_of(row, "was_root"):
+            left = acts.acts_of(user, values[1], row.seq)
+            ended += [_Session(act, act.until) for act in left]
+            for act in left:
+                running.pop(_key(act), None)
+        if not (values := acts.values_of(row, "as_root")):
+            continue
         before, after = (
             {_key(act): act for act in acts.acts_of(user, value, row.seq)} for value in values
         )
-        running |= before
+        # those that began before these rows
+        past = {_key(one.act) for one in ended}
+        running |= {key: act for key, act in before.items() if key not in past}
         over = [key for key in running if key[0] == user and key not in after]
-        ended += [_Session(running.pop(key), row.at + _SLACK) for key in over]
+        ended += [_Session(running.pop(key), row.at) for key in over]
         running |= after
     return [*ended, *(_Session(act, math.inf) for act in running.values())]
 

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
+from opdbus.platform.lines import split_lines
 from opdbus.platform.tasks import at_most, pauses
 from opdbus.publishers import journal_lines
 from opdbus.publishers.journal_lines import (
@@ -80,6 +81,8 @@ class Notes:
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
         self.acts: dict[str, dict[str, Act]] = {}
+        # sessions that ended, by user
+        self.ended: dict[str, list[Fields]] = {}
         self.failed: dict[str, Failure] = {}
 
     @property
@@ -98,13 +101,13 @@ class Notes:
         if entry is None:
             return
         self.cursor = entry.cursor
-        match journal_lines.parse(entry):
+        match journal_lines.parse_event(entry):
             case Began() as began:
                 self._begin(began)
             case Continued(key=key, user=user, text=text):
                 self._continue(key, user, text)
-            case Ended(key=key):
-                self._end(key)
+            case Ended(key=key, at=at):
+                self._end(key, at)
             case LoggedIn(key=key, address=address) if len(self._addresses) < _MOST_OPEN:
                 self._addresses[key] = address
             case Failure() as failure if len(self.failed) < _MOST_FAILED:
@@ -113,26 +116,27 @@ class Notes:
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
         for key in [key for key in self.open if not _is_alive(key)]:
-            self._end(key)
+            self._end(key, int(time.time() * 1e6))
 
     def clear(self) -> None:
         """Begin another batch."""
-        self.acts, self.failed = {}, {}
+        self.acts, self.ended, self.failed = {}, {}, {}
 
     def users(self) -> list[Published]:
-        """Return the object of each user of this batch."""
+        """Return the object of each user of this batch; a change has a list as a whole."""
         return [
             (
                 "journal",
                 "user",
                 user,
-                {"ran": [*map(_act_fields, acts.values())]} | self._root(user),
+                {
+                    "ran": [_act_fields(act) for act in acts.values()],
+                    "as_root": [_act_fields(act) for act in self.open.values() if act.user == user],
+                    "was_root": self.ended.get(user, []),
+                },
             )
             for user, acts in self.acts.items()
         ]
-
-    def _root(self, user: str) -> Fields:
-        return {"as_root": [_act_fields(act) for act in self.open.values() if act.user == user]}
 
     def _begin(self, began: Began) -> None:
         key, act, is_open = began
@@ -156,9 +160,12 @@ class Notes:
             if self.open.get(key) == act:
                 self.open[key] = longer
 
-    def _end(self, key: str) -> None:
+    def _end(self, key: str, at: int) -> None:
         if act := self.open.pop(key, None):
             self.acts.setdefault(act.user, {})
+            ended = self.ended.setdefault(act.user, [])
+            if len(ended) < _MOST_ACTS:
+                ended.append(_act_fields(act) | {"until": _format_time(at)})
 
 
 def _is_alive(key: str) -> bool:
@@ -171,9 +178,17 @@ def _is_alive(key: str) -> bool:
     return False
 
 
+def _format_time(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="milliseconds")
+
+
 def _act_fields(act: Act) -> Fields:
-    time_of = datetime.fromtimestamp(act.at / 1e6, UTC).isoformat(timespec="milliseconds")
-    found = {"at": time_of, "with": act.program, "command": act.command, "folder": act.folder}
+    found = {
+        "at": _format_time(act.at),
+        "with": act.program,
+        "command": act.command,
+        "folder": act.folder,
+    }
     return {name: value for name, value in found.items() if value}
 
 
@@ -237,7 +252,8 @@ class Follower:
         return _RATE_SECONDS if is_busy and self._published_at[0] else _GATHER_SECONDS
 
     def _follow(self) -> AbstractAsyncContextManager[asyncio.StreamReader]:
-        since = ["--since=now"]
+        # not `now`: journalctl takes a moment to start
+        since = [f"--since=@{int(time.time())}"]
         with suppress(OSError):
             if (
                 self._notes.cursor
@@ -282,9 +298,8 @@ class Follower:
         )
         if not lines:
             return None
-        at = datetime.fromtimestamp(failure.at / 1e6, UTC).isoformat(timespec="milliseconds")
         last = {
-            "at": at,
+            "at": _format_time(failure.at),
             "result": failure.result,
             "why": journal_lines.main_line(lines),
             "lines": [line.text for line in lines[-_MOST_LINES:]],
@@ -304,7 +319,7 @@ class Follower:
                     level = int(priority) if priority.isdecimal() else 6
                     found += [
                         Line(escape(text.strip(), _LINE), level)
-                        for text in entry.message.splitlines()[-_MOST_READ:]
+                        for text in split_lines(entry.message)[-_MOST_READ:]
                         if text.strip()
                     ]
         return found[-_MOST_READ:]
@@ -340,5 +355,4 @@ async def main(
 
 
 if __name__ == "__main__":
-    # systemd sets it: StateDirectory=
-    asyncio.run(main(Path(os.environ["STATE_DIRECTORY"]) / "state.json"))
+    asyncio.run(main(Path(sys.argv[1]) / "state.json"))
