@@ -7,6 +7,7 @@ has; a unit's own lines are read once it has failed.
 
 import asyncio
 import json
+import math
 import os
 import sys
 import time
@@ -48,6 +49,11 @@ _LOOK_SECONDS: Final = 60.0
 _MOST_LATE_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 10.0
 _SAME_UNIT_SECONDS: Final = 10.0
+# When a failed unit's lines are read again: the journal may get them late. Only if there were none
+# before, the last time counts.
+_LOOKS: Final = (0.0, 2.0, 10.0)
+# Entries without the id of a run are of this one if they are no older.
+_RUN_SECONDS: Final = 60
 # Limits: sessions as root, commands and failed units at a time, units, lines, characters.
 _MOST_OPEN: Final = 200
 _MOST_ACTS: Final = 50
@@ -57,9 +63,11 @@ _MOST_LINES: Final = 10
 _MOST_READ: Final = 20
 _LINE: Final = 300
 _BYTES_A_LINE: Final = 1 << 20
+_RUN: Final = "_SYSTEMD_INVOCATION_ID"
 _FIELDS: Final = (
     "--output-fields=MESSAGE,MESSAGE_ID,SYSLOG_IDENTIFIER,UNIT,UNIT_RESULT,INVOCATION_ID,PRIORITY,"
     "CONTAINER_ID,_PID,_UID,_EXE,_CMDLINE,_BOOT_ID,_AUDIT_LOGINUID,_SYSTEMD_UNIT"
+    f",{_RUN}"
 )
 _MATCHES: Final = (
     *(f"SYSLOG_IDENTIFIER={name}" for name in journal_lines.PROGRAMS),
@@ -89,11 +97,6 @@ class Notes:
     def state(self) -> Fields:
         """The state as JSON."""
         return {"cursor": self.cursor, "units": self.units, "open": self.open}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to publish."""
-        return not self.acts and not self.failed
 
     def take(self, line: bytes) -> None:
         """Read a line of journalctl."""
@@ -226,8 +229,11 @@ class Follower:
         self._notes = notes
         self._state = state
         self._published_at: deque[float] = deque([0.0] * _AT_ONCE, maxlen=_AT_ONCE)
-        # when lines of units were read
-        self._read_at: dict[str, float] = {}
+        # when units failed last, and which lines are to be read: when, and how often they were
+        self._failed_at: dict[str, float] = {}
+        self._looks: dict[str, tuple[Failure, float, int]] = {}
+        # what was published last
+        self._said: dict[str, Published] = {}
 
     async def run(self) -> None:
         """Publish that the journal is followed, and then what it says; raises ConnectionError."""
@@ -236,7 +242,7 @@ class Follower:
             await self._client.publish(f"{SOURCE}.reader", [reader], lifetime="connection")
             while True:
                 line = b"\n"
-                async with at_most(_LOOK_SECONDS):
+                async with at_most(self._wait()):
                     line = await _read_line(lines)
                 if not line:
                     raise ConnectionError("journalctl ended")
@@ -246,6 +252,10 @@ class Follower:
                         self._notes.take(line)
                 self._notes.end_lost()
                 await self._publish()
+
+    def _wait(self) -> float:
+        due = min((due for _, due, _ in self._looks.values()), default=math.inf)
+        return max(0.0, min(_LOOK_SECONDS, due - time.monotonic()))
 
     def _pause(self) -> float:
         is_busy = time.monotonic() - self._published_at[0] < _RATE_SECONDS * _AT_ONCE
@@ -263,17 +273,47 @@ class Follower:
         return _running(*self._journalctl, "--follow", "--no-tail", *since, *_MATCHES)
 
     async def _publish(self) -> None:
-        if self._notes.is_empty:
-            return
-        failures = [await self._describe(failure) for failure in self._notes.failed.values()]
-        objects = [*self._notes.users(), *filter(None, failures)]
-        await self._client.publish(SOURCE, objects)
+        objects = self._notes.users()
+        for failure in self._notes.failed.values():
+            self._queue(failure)
+        objects += await self._look()
         self._notes.clear()
+        if not objects:
+            return
+        await self._client.publish(SOURCE, objects)
         await self._withdraw_oldest([name for _, kind, name, _ in objects if kind == "failure"])
         self._published_at.append(time.monotonic())
         part = self._state.with_suffix(".new")
         part.write_text(json.dumps(self._notes.state))
         part.replace(self._state)
+
+    def _queue(self, failure: Failure) -> None:
+        """Queue a failure, unless the unit failed just before."""
+        now = time.monotonic()
+        if now - self._failed_at.get(failure.unit, -_SAME_UNIT_SECONDS) < _SAME_UNIT_SECONDS:
+            return
+        if len(self._failed_at) > _MOST_UNITS:
+            self._failed_at.clear()
+            self._said.clear()
+        self._failed_at[failure.unit] = now
+        self._looks[failure.unit] = failure, now, 0
+
+    async def _look(self) -> list[Published]:
+        """Return the last lines of failed units that are due, where they are new."""
+        now, found = time.monotonic(), []
+        due = [look for look in self._looks.values() if look[1] <= now]
+        for failure, _, count in due[:_MOST_FAILED]:
+            described = await self._describe(failure)
+            if described and described != self._said.get(failure.unit):
+                self._said[failure.unit] = described
+                found.append(described)
+            is_last = count + 1 == len(_LOOKS) or (count and described)
+            if is_last:
+                del self._looks[failure.unit]
+            else:
+                after = _LOOKS[count + 1] - _LOOKS[count]
+                self._looks[failure.unit] = failure, now + after, count + 1
+        return found
 
     async def _withdraw_oldest(self, units: Sequence[str]) -> None:
         """Keep the lines of the units that failed last."""
@@ -284,17 +324,16 @@ class Follower:
                 await self._client.withdraw([paths.of("journal", "failure", name) for name in gone])
 
     async def _describe(self, failure: Failure) -> Published | None:
-        """Return a failed unit's last lines; None if they were read just before, or it had none."""
-        now = time.monotonic()
-        if now - self._read_at.get(failure.unit, -_SAME_UNIT_SECONDS) < _SAME_UNIT_SECONDS:
+        """Return a failed unit's last lines; None if it had none."""
+        if not failure.run:
             return None
-        if len(self._read_at) > _MOST_UNITS:
-            self._read_at.clear()
-        self._read_at[failure.unit] = now
-        own = f"_SYSTEMD_INVOCATION_ID={failure.run}"
-        # what PID 1 says of a run that never came to say anything itself
-        lines = failure.run and (
-            await self._lines(own) or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
+        begin = failure.at // 1_000_000 - _RUN_SECONDS
+        lines = (
+            await self._lines(f"{_RUN}={failure.run}")
+            # of a process that is gone, journald may not know the run
+            or await self._lines(f"_SYSTEMD_UNIT={failure.unit}", f"--since=@{begin}")
+            # what PID 1 says of a run that never came to say anything itself
+            or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
         if not lines:
             return None
@@ -308,13 +347,14 @@ class Follower:
         return "journal", "failure", failure.unit, {"failed": [last]}
 
     async def _lines(self, *matches: str) -> list[Line]:
-        found = []
+        found, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
         async with (
             at_most(_ANSWER_SECONDS),
             _running(*self._journalctl, f"--lines={_MOST_READ}", *matches) as lines,
         ):
             while line := await _read_line(lines):
-                if (entry := journal_lines.read_entry(line)) and entry.message.strip():
+                entry = journal_lines.read_entry(line)
+                if entry and (is_of_run or _RUN not in entry.fields):
                     priority = entry.fields.get("PRIORITY", "6")
                     level = int(priority) if priority.isdecimal() else 6
                     found += [

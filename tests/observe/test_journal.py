@@ -197,10 +197,15 @@ class FakeJournal:
 
     def fail(self, unit: str, *lines: str) -> None:
         """Let a unit fail after it logged lines."""
-        run = f"{abs(hash(unit)):032x}"
-        (self.folder / run).write_text("".join(json.dumps(row(line)) + "\n" for line in lines))
+        run = self.write_lines(unit, *lines)
         fields = {"MESSAGE_ID": journal_lines.FAILED, "UNIT": unit, "UNIT_RESULT": "exit-code"}
         self.add(f"{unit}: Failed", "systemd", _PID="1", INVOCATION_ID=run, **fields)
+
+    def write_lines(self, unit: str, *lines: str) -> str:
+        """Let a unit have logged lines in its last run, and give that."""
+        run = f"{abs(hash(unit)):032x}"
+        (self.folder / run).write_text("".join(json.dumps(row(line)) + "\n" for line in lines))
+        return run
 
     @asynccontextmanager
     async def followed(self, bus: str) -> AsyncIterator[None]:
@@ -254,9 +259,14 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
             (last,) = (await until(caller, "failure", "web.service", bool))["failed"]
             assert last["why"] == r"web: [emerg] no \x1b[31mdirective"
             assert (last["result"], len(last["lines"])) == ("exit-code", 3)
+            # lines that the journal gets late
+            fake.fail("late.service")
+            fake.write_lines("late.service", "error: too late")
+            (late,) = (await until(caller, "failure", "late.service", bool))["failed"]
+            assert late["why"] == "error: too late"
         # it goes on where it ended, and knows who was root
         async with fake.followed(daemon.bus):
-            await caller.until(lambda: is_followed(fake, "--after-cursor=c3"), wanted=True)
+            await caller.until(lambda: is_followed(fake, "--after-cursor=c4"), wanted=True)
             fake.add(closed)
             found = await until(caller, "user", "bob", lambda found: found.get("as_root") == [])
             (left,) = found["was_root"]

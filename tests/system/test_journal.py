@@ -12,13 +12,13 @@ from system.service import CHANGES, Service
 
 PUBLISHER = "op-dbus-journal.service"
 READER = "journal/reader/op-dbus-journal"
-WEB, RUN = "probe-web.service", "probe-run.service"
+WEB, RUN = "probe-web.service", "probe-clock.service"
 WHY = "web: [emerg] unknown directive foo in /etc/web.conf:3"
 UNITS = {
     WEB: f"[Service]\nExecStart=/bin/sh -c 'echo starting; echo \"{WHY}\" >&2; exit 1'\n",
     RUN: "[Service]\nExecStart=/bin/sleep infinity\n",
 }
-STOP = ("/usr/bin/systemctl", "stop", "probe-run")
+STOP = ("/usr/bin/systemctl", "stop", "probe-clock")
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def test_who_did_it_and_what_it_said(host: Host, observer: Service) -> None:
 
     with_sudo(host, *STOP)
     stopped = until(host, RUN, "by")
-    assert stopped["by"] == "bob with sudo systemctl stop probe-run"
-    told = " ".join(host.ask("op-dbus", "ask", "who stopped probe-run?").split())
-    assert "stop) by bob with sudo systemctl stop probe-run" in told
+    assert stopped["by"] == "bob with sudo systemctl stop probe-clock"
+    told = " ".join(host.ask("op-dbus", "ask", "who stopped probe-clock?").split())
+    assert "stop) by bob with sudo systemctl stop probe-clock" in told
     # nobody is named for what root did without it
     host.ask("systemctl", "start", RUN)
     with host.monitor(*CHANGES) as heard:
