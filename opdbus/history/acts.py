@@ -23,6 +23,7 @@ from opdbus.state.object import Json
 PUBLISHER: Final = "op-dbus-journal"
 SOURCE: Final = "publish:journal"
 READER: Final = "publish:journal.reader"
+READER_KIND: Final = ("journal", "reader")
 USER: Final = ("journal", "user")
 FAILURE: Final = ("journal", "failure")
 # A command's change may come so late, as a stop may, and be recorded this much too early.

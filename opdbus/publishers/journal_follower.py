@@ -86,6 +86,7 @@ class Notes:
         self.cursor = str(state.get("cursor", ""))
         self.units = list(map(str, state.get("units", ())))
         self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
+        self._boot = ""
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
         self.acts: dict[str, dict[str, Act]] = {}
@@ -103,7 +104,7 @@ class Notes:
         entry = journal_lines.read_entry(line)
         if entry is None:
             return
-        self.cursor = entry.cursor
+        self.cursor, self._boot = entry.cursor, entry.fields.get("_BOOT_ID", "")
         match journal_lines.parse_event(entry):
             case Began() as began:
                 self._begin(began)
@@ -111,15 +112,21 @@ class Notes:
                 self._continue(key, user, text)
             case Ended(key=key, at=at):
                 self._end(key, at)
-            case LoggedIn(key=key, address=address) if len(self._addresses) < _MOST_OPEN:
+            case LoggedIn(key=key, address=address):
+                if len(self._addresses) >= _MOST_OPEN:
+                    self._addresses.clear()
                 self._addresses[key] = address
             case Failure() as failure if len(self.failed) < _MOST_FAILED:
                 self.failed[failure.unit] = failure
 
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
-        for key in [key for key in self.open if not _is_alive(key)]:
-            self._end(key, int(time.time() * 1e6))
+        for key, act in [*self.open.items()]:
+            if not key.startswith(self._boot):
+                # when it ended is not known
+                self._end(key, act.at)
+            elif not _is_alive(key):
+                self._end(key, int(time.time() * 1e6))
 
     def clear(self) -> None:
         """Begin another batch."""

@@ -194,6 +194,14 @@ def test_who_was_root_meanwhile(tmp_path: Path) -> None:
         found = await host.change()
         assert found.by is None
         assert [str(one) for one in found.meanwhile] == ["bob with sudo bash"]
+        # while nobody reads the journal, nobody knows
+        host.clock[0] += 1
+        await host.say("reader", "op-dbus-journal", source="journal.reader")
+        host.clock[0] += 1
+        assert await host.change() == Attribution()
+        await host.say("user", "bob", ran=[], as_root=[])
+        await host.say("user", "bob", ran=[], as_root=shell)
+        assert [one.command for one in (await host.change()).meanwhile] == ["/bin/bash"]
         # a timer did this one
         assert await host.change(cause="job:7 start by a.timer") == Attribution()
         host.clock[0] += 10

@@ -49,9 +49,9 @@ def with_sudo(host: Host, *command: str) -> None:
 
 
 def changes(host: Host, name: str) -> list[dict[str, Any]]:
-    """Give the changes of a unit, the oldest first."""
-    text = host.ask("op-dbus", "history", "show", f"systemd/unit/{name}", "--json")
-    return [json.loads(line) for line in text.splitlines()]
+    """Give the changes of a unit, the oldest first; none before it was read."""
+    done = host.run("op-dbus", "history", "show", f"systemd/unit/{name}", "--json")
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def until(host: Host, name: str, field: str) -> dict[str, Any]:

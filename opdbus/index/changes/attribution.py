@@ -37,6 +37,7 @@ _SHORTEST: Final = _SECOND
 _PAUSE: Final = 3600 * _SECOND
 # Units that come and go with any session.
 _OF_SESSIONS: Final = re.compile(r"(?:user|session|run-user)[-@.].*|.*\.(?:scope|slice)")
+_READER: Final = ObjectId(*acts.READER_KIND, acts.PUBLISHER)
 _MOST_ROWS: Final = 2000
 # Rows of a user in which the sessions before a time are looked for.
 _MOST_EARLIER: Final = 50
@@ -51,10 +52,11 @@ class Attribution(NamedTuple):
 
 
 class _Session(NamedTuple):
-    """A session as root, until a time in microseconds since 1970."""
+    """A session as root in a run of the host, until a time in microseconds since 1970."""
 
     act: Act
-    until: float
+    boot: str
+    until: float = math.inf
 
 
 async def attribute(memory: StateStore, rows: Sequence[Row]) -> Mapping[int, Attribution]:
@@ -68,7 +70,7 @@ async def attribute(memory: StateStore, rows: Sequence[Row]) -> Mapping[int, Att
     found: dict[int, Attribution] = {}
     for window in _windows(about):
         named = {row.identity.name for row in window if row.identity[1:3] == UNIT} & failed
-        object_ids = users | {ObjectId(*acts.FAILURE, name) for name in named}
+        object_ids = {*users, _READER, *(ObjectId(*acts.FAILURE, name) for name in named)}
         span = Filter(
             since=window[0].at - _BEFORE, before=window[-1].at + _AFTER, object_ids=object_ids
         )
@@ -107,6 +109,9 @@ def _believed() -> Collection[int]:
 
 
 def _is_ours(row: Row) -> bool:
+    if row.identity.object_id == _READER:
+        # at worst it says too often that nothing was known any more
+        return True
     uid = row.cause.rpartition(" uid ")[2]
     return row.identity.source == acts.SOURCE and uid.isdecimal() and int(uid) in _believed()
 
@@ -138,22 +143,23 @@ def _windows(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
         yield group
 
 
-async def _earlier(
-    memory: StateStore, users: Collection[ObjectId], before: int
-) -> dict[str, list[Act]]:
-    """Return the sessions of each user that had begun before a time and not ended."""
-    found: dict[str, list[Act]] = {}
+async def _earlier(memory: StateStore, users: Collection[ObjectId], before: int) -> list[_Session]:
+    """Return the sessions that had begun before a time and not ended, as far as that was read."""
+    found: list[_Session] = []
+    read = await history_reader.first_rows(memory, Filter(object_ids=[_READER], before=before), 1)
+    since = read[0].seq if read else 0
     for user in users:
-        span = Filter(object_ids=[user], before=before)
+        span = Filter(object_ids=[user], before=before, after_seq=since)
         for row in await history_reader.first_rows(memory, span, _MOST_EARLIER):
             if _is_ours(row) and (values := acts.values_of(row, "as_root")):
-                found[user.name] = acts.acts_of(user.name, values[1], row.seq)
+                sessions = acts.acts_of(user.name, values[1], row.seq)
+                found += [_Session(act, row.boot) for act in sessions]
                 break
     return found
 
 
 def _explain(
-    rows: Sequence[Row], noted: Sequence[Row], earlier: Mapping[str, list[Act]]
+    rows: Sequence[Row], noted: Sequence[Row], earlier: Sequence[_Session]
 ) -> dict[int, Attribution]:
     commands = [
         act
@@ -184,7 +190,9 @@ def _attribute_one(
     present = tuple(
         s.act
         for s in sessions
-        if s.act.at <= row.at <= s.until + _SLACK and s.until - s.act.at >= _SHORTEST
+        if s.boot == row.boot
+        and s.act.at <= row.at <= s.until + _SLACK
+        and s.until - s.act.at >= _SHORTEST
     )
     timely = (act for act in commands if acts.is_timely(act, row))
     fitting = [act for act in chain(timely, present) if acts.explains(act, row)]
@@ -195,34 +203,32 @@ def _attribute_one(
     return Attribution(None, present if is_open else (), failure)
 
 
-def _sessions(rows: Iterable[Row], earlier: Mapping[str, list[Act]]) -> list[_Session]:
+def _sessions(rows: Iterable[Row], earlier: Iterable[_Session]) -> list[_Session]:
     """Return the sessions as root in rows, the oldest first, and those before them.
 
-    A session that ended before it was published is only in `was_root`.
+    A session that ended before it was published is only in `was_root`. Once the journal was not
+    read for a while, open sessions are not known any more.
     """
-    running = {_key(act): act for one in earlier.values() for act in one}
+    running = {_key(session.act): session for session in earlier}
     ended: list[_Session] = []
     for row in rows:
-        if row.identity[1:3] != acts.USER:
+        user, of_kind = row.identity.name, row.identity[1:3]
+        if of_kind == acts.READER_KIND:
+            ended += [session._replace(until=row.at) for session in running.values()]
+            running = {}
+        if of_kind != acts.USER:
             continue
-        user = row.identity.name
         if values := acts.values_of(row, "was_root"):
             left = acts.acts_of(user, values[1], row.seq)
-            ended += [_Session(act, act.until) for act in left]
+            ended += [_Session(act, row.boot, act.until) for act in left]
             for act in left:
                 running.pop(_key(act), None)
-        if not (values := acts.values_of(row, "as_root")):
-            continue
-        before, after = (
-            {_key(act): act for act in acts.acts_of(user, value, row.seq)} for value in values
-        )
-        # those that began before these rows
-        past = {_key(one.act) for one in ended}
-        running |= {key: act for key, act in before.items() if key not in past}
-        over = [key for key in running if key[0] == user and key not in after]
-        ended += [_Session(running.pop(key), row.at) for key in over]
-        running |= after
-    return [*ended, *(_Session(act, math.inf) for act in running.values())]
+        if values := acts.values_of(row, "as_root"):
+            after = {_key(act): act for act in acts.acts_of(user, values[1], row.seq)}
+            over = [key for key in running if key[0] == user and key not in after]
+            ended += [running.pop(key)._replace(until=row.at) for key in over]
+            running |= {key: _Session(act, row.boot) for key, act in after.items()}
+    return [*ended, *running.values()]
 
 
 def _key(act: Act) -> tuple[str, int, str]:
