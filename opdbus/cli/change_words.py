@@ -495,7 +495,7 @@ def _describe_note(change: Change) -> ChangeWords | None:
         return None
     after = {path: json.loads(new) for path, _, new in change["fields"] if new}
     if change["kind"] == "failure":
-        last = [one.get("why", "") for one in _dicts(after.get("failed"))]
+        last = [str(one.get("why", "")) for one in _dicts(after.get("failed"))]
         return ChangeWords(change["name"], "logged before it failed", "; ".join(last))
     if change["kind"] == "user":
         ran = [_describe_act(act) for act in _dicts(after.get("ran"))]
