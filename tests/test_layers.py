@@ -44,6 +44,8 @@ MAY_IMPORT = {
     "publishers": {
         "opdbus.publishers",
         "opdbus.errors",
+        "opdbus.platform.accounts",
+        "opdbus.platform.lines",
         "opdbus.platform.tasks",
         "opdbus.bus.paths",
         "opdbus.client",

@@ -38,12 +38,19 @@ _Group: TypeAlias = tuple[object, ...]
 
 
 class ChangeLine(NamedTuple):
-    """A line for people: time, text and cause, with the changes that it stands for."""
+    """A line for people: time, text and cause, with the changes that it stands for.
+
+    `more` says who did it and why, as far as the journal does.
+    """
 
     at: int
     text: str
     cause: str
     of: Sequence[Change] = ()
+    more: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text}{cause_in_brackets(self.cause)}{self.more}"
 
 
 def group_into_lines(
@@ -101,7 +108,19 @@ def _line_of_listing(found: Sequence[_Item], least: str) -> ChangeLine:
 def _line_of_one(item: _Item) -> ChangeLine:
     change, words = item
     text = f"{words}{_repetitions(change)}"
-    return ChangeLine(change["at"], text, _cause_of_line(change), [change])
+    return ChangeLine(
+        change["at"], text, _cause_of_line(change), [change], _words_of_journal(change)
+    )
+
+
+def _words_of_journal(change: Change) -> str:
+    """Return who brought a change about, or who was root meanwhile, and why a unit failed."""
+    found = f" by {change['by']}" if change.get("by") else ""
+    for act, since in change.get("as_root", ()):
+        user, _, how = act.partition(" with ")
+        found += f", while {user} was root since {format_stamp(since)} ({how})"
+    why = name_lists.shorten(change.get("why", ""), change_words.MAX_ACT)
+    return found + (f", why: {why}" if why else "")
 
 
 def _cause_of_line(change: Change) -> str:
@@ -202,7 +221,11 @@ def _line_of_many(alike: Sequence[_Item], least: str) -> ChangeLine:
         text = (
             f"{of}{least}{len(names):,} {called} {verb}: {name_lists.join_first(names, MAX_NAMES)}"
         )
-    return ChangeLine(change["at"], text, _cause_of_line(change), [change for change, _ in alike])
+    mores = {_words_of_journal(change) for change, _ in alike}
+    more = mores.pop() if len(mores) == 1 else ""
+    return ChangeLine(
+        change["at"], text, _cause_of_line(change), [change for change, _ in alike], more
+    )
 
 
 class ChangePrinter:
@@ -245,7 +268,7 @@ def print_lines(
         if after:
             minutes, seconds = divmod((line.at - after) // 1_000_000, 60)
             label = f"{f'+{minutes}:{seconds:02}':>{_STAMP_WIDTH}}"
-        _print_line(label, f"{line.text}{cause_in_brackets(line.cause)}{more}")
+        _print_line(label, f"{line}{more}")
 
 
 def cause_in_brackets(cause: str) -> str:
@@ -259,12 +282,13 @@ def _print_by_cause(rows: Sequence[dict[str, Any]], *, is_cut: bool) -> None:
         lines = group_into_lines(items, is_cut=is_part)
         said = change_words.describe_cause(cause, _user_name)
         if len(items) == 1:
-            _print_line(format_stamp(items[0]["at"]), f"{next(lines).text} ({said})")
+            line = next(lines)
+            _print_line(format_stamp(items[0]["at"]), f"{line.text} ({said}){line.more}")
             continue
         text = f"{said}: {'at least ' if is_part else ''}{len(items):,} changes"
         _print_line(format_stamp(items[-1]["at"]), text, look="bold")
         for line in lines:
-            _print_line(format_stamp(line.at), line.text, indent=2)
+            _print_line(format_stamp(line.at), f"{line.text}{line.more}", indent=2)
 
 
 def _print_line(label: str, text: str, *, indent: int = 0, look: str = "") -> None:

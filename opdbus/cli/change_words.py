@@ -66,6 +66,8 @@ DECLARED: Final = "declared."
 # Prefixes of declared ranges, in rows of earlier versions.
 _RANGES: Final = ("<", ">", "=", "!", "~")
 MAX_VALUE: Final = 40
+# Characters of a command, and of what a unit logged.
+MAX_ACT: Final = 160
 # Fields that repeat other fields.
 _REPEATING: Final = frozenset({"description", "package_summary"})
 
@@ -336,6 +338,10 @@ class ChangeWords(NamedTuple):
 
 def describe_change(change: Change) -> ChangeWords:
     """Return a change in plain words."""
+    return _describe_note(change) or _describe_change(change)
+
+
+def _describe_change(change: Change) -> ChangeWords:
     kind_id = (change["plugin"], change["kind"])
     values = read_fields(change["fields"])
     is_published = str(change.get("source", "")).startswith(PUBLISHED)
@@ -478,6 +484,37 @@ def _describe_file(values: FieldValues, _cause: str) -> tuple[str, str] | None:
     may = "not readable for all any more" if values["readable"].after else "readable for all"
     said = ["its content"] if is_read else [may] if "readable" in values else []
     return "changed", ", ".join([*said, *([describe_fields(rest)] if rest else [])])
+
+
+def _describe_note(change: Change) -> ChangeWords | None:
+    """Return what the journal said of a user or a unit, in words; None for any other change."""
+    if (change["plugin"], change["kind"]) == ("journal", "reader"):
+        again = "from now on" if change["what"] == "appeared" else "no longer"
+        return ChangeWords("the journal", f"is read {again}")
+    if change["plugin"] != "journal" or change["what"] not in {"appeared", "changed"}:
+        return None
+    after = {path: json.loads(new) for path, _, new in change["fields"] if new}
+    if change["kind"] == "failure":
+        last = [str(one.get("why", "")) for one in _dicts(after.get("failed"))]
+        return ChangeWords(change["name"], "logged before it failed", "; ".join(last))
+    if change["kind"] == "user":
+        ran = [_describe_act(act) for act in _dicts(after.get("ran"))]
+        root = [_describe_act(act) for act in _dicts(after.get("as_root"))]
+        subject = f"user {change['name']}"
+        if ran:
+            return ChangeWords(subject, "ran as root", name_lists.join_first(ran, MAX_FIELDS, "; "))
+        said = name_lists.join_first(root, MAX_FIELDS, "; ")
+        return ChangeWords(subject, *(("is root", said) if root else ("is root no longer", "")))
+    return None
+
+
+def _dicts(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _describe_act(act: Mapping[str, Any]) -> str:
+    words = str(act.get("with", "")), str(act.get("command", "") or act.get("folder", ""))
+    return name_lists.shorten(" ".join(filter(None, words)), MAX_ACT)
 
 
 _BY_KIND: Final[Mapping[tuple[str, str], Callable[[FieldValues, str], tuple[str, str] | None]]] = {

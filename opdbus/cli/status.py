@@ -60,6 +60,7 @@ _EXPLAINED = (
     " change: its change from fp32 in points. Intervals are of 95%."
 )
 _SIDES: Final = ("Observed", "Declared")
+_OF_FAILURE: Final = ("FailedAt", "FailedWhy", "FailedLines")
 # Of a daemon that does not answer for so long, the metrics are as of one that is down.
 _METRICS_SECONDS: Final = 10.0
 
@@ -313,6 +314,10 @@ def describe_object(
         if shown[side] is not None:
             shown[side] = json.dumps(shown[side], indent=2, ensure_ascii=False)
     shown["Updated"] = format_time(shown.pop("UpdatedAt"))
+    failed_at, why, lines = (shown.pop(name, None) for name in _OF_FAILURE)
+    if failed_at:
+        shown["LastFailure"] = f"{format_time(failed_at / 1e6)}: {why}"
+        shown["LastLines"] = "\n".join(lines or ())
     # properties without a value, such as the distance of an unobserved object, are omitted
     texts = {name: output.format_value(value) for name, value in shown.items()}
     return {output.split_capitals(name): text for name, text in texts.items() if text}

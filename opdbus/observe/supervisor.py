@@ -13,7 +13,7 @@ from opdbus.bus.transport.connection import RemoteError
 from opdbus.drift import observed_kinds, unobserved
 from opdbus.drift.rule_table import KindId
 from opdbus.errors import OpDbusError
-from opdbus.history import change
+from opdbus.history import acts, change
 from opdbus.history.change import Cause
 from opdbus.index.state_store.events import Changed, Event
 from opdbus.index.state_store.state_store import StateStore
@@ -41,6 +41,11 @@ _NOISE_SECONDS: Final = 10.0
 _MAX_READ: Final = 4096
 _MAX_SHOWN: Final = 500
 STARTING, UP, ABSENT, FAILED = "starting", "up", "absent", "failed"
+_NO_JOURNAL: Final = (
+    ABSENT,
+    0,
+    f"who did what, and why units failed, is unknown: `systemctl enable --now {acts.PUBLISHER}`",
+)
 
 
 class Status(NamedTuple):
@@ -186,10 +191,16 @@ class Supervisor:
     def statuses(self) -> list[Status]:
         """The status of each observer."""
         counts = self._store.catalogue.sources
-        return [
+        found = [
             Status(w.observer.name, w.state, counts[w.observer.source], w.detail)
             for w in self._watched
         ]
+        if any(status.name == "systemd" for status in found):
+            # a service of its own, since it may read more than the daemon
+            is_there = bool(counts[acts.READER])
+            count = counts[acts.SOURCE] if is_there else 0
+            found.append(Status("journal", *((UP, count, "") if is_there else _NO_JOURNAL)))
+        return found
 
     def metrics(self) -> Iterator[Family]:
         """Yield the metrics of observers, and the number of units in states that need somebody."""

@@ -62,7 +62,18 @@ def unit_event(name: str, cause: str, **more: Any) -> dict[str, Any]:
     return change("event", UNIT, name, cause=cause, **more)
 
 
+STOP = {"at": "2026-11-27T10:28:10+00:00", "with": "sudo", "command": "systemctl stop chrony"}
 SAID = [
+    (change("changed", "journal/user", "bob", ran=([], [STOP]), as_root=([STOP], [])),
+     "user bob ran as root: sudo systemctl stop chrony"),
+    (change("changed", "journal/user", "bob", as_root=([], [STOP])),
+     "user bob is root: sudo systemctl stop chrony"),
+    (change("changed", "journal/user", "bob", as_root=([STOP], [])), "user bob is root no longer"),
+    (change("changed", "journal/user", "bob", as_root=(1, "x"), ran=({}, [1, [], {"with": 3}])),
+     "user bob ran as root: 3"),
+    (change("appeared", "journal/failure", "a.service", failed=(None, [{"why": "error: x"}])),
+     "a.service logged before it failed: error: x"),
+    (change("gone", "journal/reader", "op-dbus-journal"), "the journal is read no longer"),
     (change("healed", PACKAGE, "a", version=("1.0", ">= 2.0")),
      "package a is as declared again: version was 1.0, declared >= 2.0"),
     (unit("a.timer", sub_state=("waiting", "elapsed")), "a.timer elapsed, and is not set again"),
@@ -262,6 +273,21 @@ def test_what_the_state_file_says_is_no_change_of_the_host(
 ) -> None:
     """Say of a row of the state file that something is declared, not that it happened."""
     assert str(change_words.describe_change(given)) == said
+
+
+def test_who_did_it_and_why_stand_behind_the_cause() -> None:
+    """Say by whom, else who was root meanwhile, and what a unit said before it failed."""
+    stopped = unit("a.service", cause="job:7 stop", active_state=("active", "inactive"))
+    shell = ["bob with sudo bash", 1_700_000_000_000_000]
+    rows = [
+        {**stopped, "by": "bob with sudo systemctl stop a", "why": "error: x", "lines": []},
+        {**stopped, "as_root": [shell]},
+    ]
+    first, second = map(str, change_lines.group_into_lines(rows))
+    said = "a.service stopped: active -> inactive (job 7 stop)"
+    assert first == f"{said} by bob with sudo systemctl stop a, why: error: x"
+    since = change_lines.format_stamp(shell[1])
+    assert second == f"{said}, while bob was root since {since} (sudo bash)"
 
 
 def test_many_declarations_are_one_line() -> None:

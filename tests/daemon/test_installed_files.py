@@ -4,6 +4,7 @@ import re
 import shutil
 from configparser import ConfigParser
 from pathlib import Path
+from types import ModuleType
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -15,9 +16,10 @@ from opdbus import config, errors
 from opdbus.bus import names
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.service import contract
+from opdbus.history import acts
 from opdbus.observe.core import netlink
 from opdbus.observe.kernel import uevents
-from opdbus.publishers import containers
+from opdbus.publishers import containers, journal_follower
 from opdbus.settings import privacy
 from opdbus.systemd import unit
 
@@ -25,15 +27,15 @@ UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"
 RULES = "etc/op-dbus/notify.toml"
 CONTAINERS = UNIT.with_name("op-dbus-containers.service")
+JOURNAL = UNIT.with_name("op-dbus-journal.service")
 # As systemd counts it; that the others are root's is most of it.
 METRICS = UNIT.with_name("op-dbus-metrics.service")
-# It has the network.
-NOTIFY = UNIT.with_name("op-dbus-notify.service")
-MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, METRICS: 0.5, NOTIFY: 1.1}
+MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, JOURNAL: 0.6, METRICS: 0.5, NOTIFY: 1.1}
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
     "usr/lib/systemd/system/op-dbus-containers.service",
+    "usr/lib/systemd/system/op-dbus-journal.service",
     "usr/lib/systemd/system/op-dbus-metrics.service",
     "usr/lib/systemd/system/op-dbus-metrics.timer",
     "usr/lib/systemd/system/op-dbus-notify.service",
@@ -103,9 +105,11 @@ def test_one_user_and_group() -> None:
         if "user" in part.attrib and part.find("allow[@own]") is not None
     }
     asks = {note.text for note in xml("polkit-1/org.opdbus.policy").iter("annotate")}
-    own, alerts = created
+    own, alerts, journal = created
     assert [own] == [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
     assert f"\nUser={alerts}\nGroup={alerts}\n" in NOTIFY.read_text()
+    assert journal == acts.PUBLISHER
+    assert f"User={journal}\nGroup={GROUP}\n" in JOURNAL.read_text()
     assert owners == {"root", GROUP}
     assert asks == {f"unix-user:{GROUP}"}
 
@@ -151,6 +155,7 @@ def test_one_group_reads_the_settings() -> None:
     assert re.findall(r"^m (\S+) (\S+)", created, re.MULTILINE) == [
         (GROUP, privacy.GROUP),
         ("op-dbus-notify", GROUP),
+        (acts.PUBLISHER, GROUP),
     ]
     seen = f"TemporaryFileSystem={privacy.FOLDER}:ro\nBindReadOnlyPaths="
     assert f"\nSupplementaryGroups={privacy.GROUP}\n{seen}" in NOTIFY.read_text()
@@ -257,14 +262,17 @@ def test_the_sandbox_is_tight(service: Path) -> None:
     assert float(exposure[1]) <= MOST_EXPOSED[service]
 
 
-def test_containers_are_published_apart_and_with_the_service() -> None:
-    """Do not enable the program that may ask the engines; it goes with the service."""
-    unit = ConfigParser(strict=False)
-    unit.read(CONTAINERS)
+@pytest.mark.parametrize(
+    ("path", "program"), [(CONTAINERS, containers), (JOURNAL, journal_follower)]
+)
+def test_publishers_are_apart_and_go_with_the_service(path: Path, program: ModuleType) -> None:
+    """Do not enable programs that may ask the engines or read the journal; they go with it."""
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.read(path)
     assert unit["Unit"]["BindsTo"] == unit["Unit"]["After"] == UNIT.name
     assert unit["Install"]["WantedBy"] == UNIT.name
-    assert unit["Service"]["ExecStart"].endswith(f" -m {containers.__name__}")
-    assert CONTAINERS.name not in UNIT.read_text()
+    assert f"{unit['Service']['ExecStart']} ".partition(f" -m {program.__name__} ")[1]
+    assert path.name not in UNIT.read_text()
     enabled = re.findall(r"systemctl enable.*", (ROOT / "systemd" / "setup").read_text())
     assert enabled == ["systemctl enable --now op-dbus"]
 

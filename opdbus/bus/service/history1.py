@@ -20,7 +20,8 @@ from opdbus.errors import InvalidArgs, NotKept, UnknownObject
 from opdbus.history.change import CAUSE_TYPES
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import MAX_INT64, Filter, Row
-from opdbus.index.changes import connections, history_reader
+from opdbus.index.changes import attribution, connections, history_reader
+from opdbus.index.changes.attribution import Attribution
 from opdbus.index.changes.change_finder import WITHIN, ChangeFinder, RankedChange
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import each
@@ -73,7 +74,7 @@ class HistoryInterface:
         about, event = asked.get("about", ""), asked.get("before_event", "")
         if not wanted.keys() & _BY_MEANING.keys():
             rows = await history_reader.first_rows(self._memory, which, limit, is_sent=True)
-            return await each(_wire, rows)
+            return await self._send(rows)
         if bool(about.strip()) == bool(event.strip()):
             raise InvalidArgs("changes are found by about or by before_event: give one of them")
         if event:
@@ -83,8 +84,7 @@ class HistoryInterface:
             found = await self._finder.before(event, which, limit, within=within)
         else:
             found = await self._finder.about(about, which, limit, priority=caller.priority)
-        history_reader.require_small([one.row for one in found])
-        return await each(_to_row, found)
+        return await self._send_ranked(found)
 
     async def nearest(
         self, _caller: Caller, like: Given, limit: int
@@ -104,7 +104,19 @@ class HistoryInterface:
                 raise NotKept(f"what row {to.seq} says is not kept: give words instead")
         found = await self._finder.nearest(to, await self._filter(rest), limit)
         history_reader.require_small([row for one in found for row in (one.found.row, *one.rows)])
-        return [(_to_row(one.found), await each(_wire, one.rows)) for one in found]
+        ranked = await self._send_ranked([one.found for one in found])
+        return [(row, await self._send(one.rows)) for row, one in zip(ranked, found, strict=True)]
+
+    async def _send(self, rows: Sequence[Row]) -> list[dict[str, Plain]]:
+        """Return rows in the format of the bus, with what is known of who did it and why."""
+        known = await attribution.attribute(self._memory, rows)
+        return await each(lambda row: _wire(row, known.get(row.seq, Attribution())), rows)
+
+    async def _send_ranked(self, found: Sequence[RankedChange]) -> list[dict[str, Plain]]:
+        """Return changes that were found by their meaning in the format of the bus."""
+        history_reader.require_small([one.row for one in found])
+        rows = await self._send([one.row for one in found])
+        return [row | _ranking(one) for row, one in zip(rows, found, strict=True)]
 
     async def _filter(self, given: Given) -> Filter:
         found = _filter(given)
@@ -248,8 +260,8 @@ def _filter(given: Given) -> Filter:
     )
 
 
-def _wire(row: Row) -> dict[str, Plain]:
-    """Return a row in the format of the bus."""
+def _wire(row: Row, known: Attribution) -> dict[str, Plain]:
+    """Return a row, and who did it and why, in the format of the bus."""
     _, *object_id = row.identity
     found = {
         "seq": Typed("t", row.seq),
@@ -267,15 +279,24 @@ def _wire(row: Row) -> dict[str, Plain]:
         "sentence": row.sentence,
         **({"severity": row.severity} if row.severity else {}),
     }
-    return found if row.text_distance is None else {**found, "moved": row.text_distance}
+    if row.text_distance is not None:
+        found["moved"] = row.text_distance
+    if known.by:
+        found |= {"by": str(known.by), "by_row": Typed("t", known.by.seq)}
+    if known.meanwhile:
+        found["as_root"] = Typed("a(st)", [(str(act), act.at) for act in known.meanwhile])
+    if failure := known.failure:
+        found |= {"why": failure.why, "lines": Typed("as", list(failure.lines))}
+        found["why_row"] = Typed("t", failure.seq)
+    return found
 
 
-def _to_row(found: RankedChange) -> dict[str, Plain]:
-    """Return a change that was found by its meaning in the format of the bus."""
+def _ranking(found: RankedChange) -> dict[str, Plain]:
+    """Return how a change was found by its meaning, in the format of the bus."""
     numbers = {"count": found.count, "others": found.others, "total": found.total}
     more = {name: Typed("u", number) for name, number in numbers.items() if number}
     event = {"event": Typed("t", found.event)} if found.event else {}
-    return {**_wire(found.row), "score": found.score, **more, **event}
+    return {"score": found.score, **more, **event}
 
 
 def _json(values: Sequence[Json] | None) -> str:

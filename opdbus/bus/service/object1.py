@@ -17,6 +17,7 @@ from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
 from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, mark_declared
+from opdbus.index.changes import attribution
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Explanation, Hit
 from opdbus.index.state_store.state_store import StateStore
@@ -113,6 +114,7 @@ async def object_properties(
     has_vector = index is not None and entry.text_digest in index
     text = mark_declared(vectors.memory.declarations, entry, content, content.text)
     merged = vectors.memory.merge_properties(observed, contents)
+    failure = await attribution.last_failure(vectors.memory, object_id)
     drift = ""
     if declared and (counted := drifts.transitions.counted.get(declared.identity.object_id)):
         drift = counted.severity.word
@@ -131,6 +133,9 @@ async def object_properties(
         "Distance": vectors.distance(declared, next(iter(observed), None)),
         "Drift": drift,
         "UpdatedAt": entry.updated_at,
+        "FailedAt": failure.at if failure else 0,
+        "FailedWhy": failure.why if failure else "",
+        "FailedLines": list(failure.lines) if failure else [],
     }
 
 

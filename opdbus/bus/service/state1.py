@@ -36,6 +36,7 @@ from opdbus.drift.rule_table import ROWS, KindId
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.errors import InvalidArgs
+from opdbus.history import acts
 from opdbus.index.catalogue import short_names
 from opdbus.index.changes import history_reader
 from opdbus.index.health import Health
@@ -69,6 +70,7 @@ _FAILED: Final = "failed"
 _MAX_BASELINE: Final = 1000
 _SIDES: Final = ("Declared", "Observed")
 _KIND_ID: Final = ("plugin", "kind")
+_NOTES: Final = frozenset((acts.USER, acts.FAILURE))
 # The most characters of PLUGIN/KIND/NAME: more than any observer reports.
 _MAX_WRITTEN: Final = 10_000
 
@@ -203,10 +205,12 @@ class StateInterface:
         if is_past and not found:
             known = await history_reader.object_ids(self._memory)
             found, close = await asyncio.to_thread(short_names.find, known, name)
+        # what is said of an object has its name
+        own = [object_id for object_id in found if object_id[:2] not in _NOTES]
         # without objects that only declare another one of the objects
         distinct = [
             object_id
-            for object_id in found
+            for object_id in own or found
             if self._drifts.pairs.sides(object_id).observed
             or not any(pairs.means(object_id, other) for other in found)
         ]

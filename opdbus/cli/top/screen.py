@@ -118,7 +118,7 @@ def change_entries(
     With `is_short`, each is one line.
     """
     for found in reversed(facts.changes.lines):
-        text = found.text + change_lines.cause_in_brackets(found.cause)
+        text = str(found)
         lines = _labelled_lines(_time_label(found.at, now), text, columns, is_short=is_short)
         objects = {change["object"] for change in found.of}
         opens = objects.pop() if len(objects) == 1 else found.of

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from opdbus.history import event_questions, jobs
+from opdbus.history.acts import FAILURE
 from opdbus.history.change import BOOT, FIRST, SOURCE, START
 from opdbus.history.row_filter import Row
 from opdbus.index.changes.connections import LISTENER, MOUNT, UNIT, Connections
@@ -50,6 +51,8 @@ _AT_ONCE: Final = 10 * 1_000_000
 # Microseconds by which a full file system, and a port, may be observed late.
 MOST_LATE: Final = 60 * 1_000_000
 _PORTS_LATE: Final = 5 * 1_000_000
+# Microseconds by which the last lines of a unit that failed may be read late.
+_LINES_LATE: Final = 10 * 1_000_000
 _HARM: Final = frozenset("failed stopped removed masked disabled".split())
 _HARM_OF_MOUNT: Final = frozenset("filled removed unmounted read-only failed".split())
 _NAME = re.compile(r"[^\W_][\w@.+:-]*")
@@ -96,6 +99,8 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
     and harmless changes of connected units, count little.
     """
     object_id, of = row.identity.object_id, event.identity.object_id
+    if object_id == ObjectId(*FAILURE, of.name):
+        return 1.0
     related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))
     if not related:
         is_for_all = object_id[:2] in _FOR_ALL or object_id.name in _FILES_FOR_ALL
@@ -128,9 +133,11 @@ def is_harm(row: Row) -> bool:
 def is_seen_late(row: Row, event: Row) -> bool:
     """Return whether a row after an event may have happened before it but was observed late.
 
-    File systems are read once a minute, and ports soon after a unit has changed.
+    File systems are read once a minute, and ports and last lines soon after a unit has changed.
     """
     kind_id, happened = row.identity[1:3], event_questions.happened(row.sentence)
+    if kind_id == FAILURE:
+        return row.identity.name == event.identity.name and row.at <= event.at + _LINES_LATE
     if kind_id == MOUNT:
         return "filled" in happened
     is_soon = row.at <= event.at + _PORTS_LATE and row.change_type == "appeared"

@@ -1,0 +1,282 @@
+"""Commands of users as explanations of changes: which command and which change fit. Pure.
+
+A command explains a change if it names the object, and does what happened to it. That it came
+shortly before is not enough.
+"""
+
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from fnmatch import fnmatchcase
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from opdbus.history import jobs
+from opdbus.history.row_filter import Row
+from opdbus.state.object import Json
+
+# What op-dbus-journal.service publishes: the user that it runs as, its sources, one of which is
+# there while it runs, and kinds: a user's commands, and the last failure of a unit.
+PUBLISHER: Final = "op-dbus-journal"
+SOURCE: Final = "publish:journal"
+READER: Final = "publish:journal.reader"
+READER_KIND: Final = ("journal", "reader")
+USER: Final = ("journal", "user")
+FAILURE: Final = ("journal", "failure")
+# A command's change may come so late, as a stop may, and be recorded this much too early.
+_MOST_LATE: Final = 120 * 1_000_000
+_MOST_EARLY: Final = 1_000_000
+_SHOWN: Final = 200
+_KEYS: Final = ("with", "command", "folder")
+_UNIT: Final = ("systemd", "unit")
+_PACKAGE: Final = ("packages", "package")
+_SUFFIX: Final = re.compile(
+    r"\.(?:service|socket|timer|path|mount|automount|swap|target|slice|scope|device)$"
+)
+_ASSIGNMENT: Final = re.compile(r"\w+=.*", re.DOTALL)
+_BETWEEN: Final = re.compile(r"[;&|\n]+")
+# Commands that run the one after them, and those that run a script.
+_WRAPPERS: Final = frozenset(
+    "env nohup nice ionice setsid command exec time run0 sudo doas".split()
+)
+_SHELLS: Final = frozenset("sh bash dash zsh ksh ash".split())
+_DEEPEST: Final = 3
+_RESTARTS: Final = frozenset(("start", "stop", "restart", "reload"))
+# The changes of a unit that a verb of systemctl brings about: acts of jobs, and `file` and `reset`.
+_VERBS: Final[Mapping[str, AbstractSet[str]]] = {
+    "start": {"start"},
+    "stop": {"stop"},
+    "reload": {"reload"},
+    "kill": {"exit"},
+    "reset-failed": {"reset"},
+    **dict.fromkeys(
+        "restart try-restart condrestart reload-or-restart try-reload-or-restart"
+        " force-reload".split(),
+        _RESTARTS,
+    ),
+    **dict.fromkeys(
+        "enable disable mask unmask reenable preset edit revert link".split(), frozenset(("file",))
+    ),
+}
+_NOW: Final = {"enable": "start", "disable": "stop", "mask": "stop", "reenable": "start"}
+_OF_FILES: Final = frozenset(("unit_file_state", "enabled", "masked", "drop_ins", "fragment_path"))
+# Programs that change objects of a kind that they name, and those that change one object.
+_PROGRAMS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
+    ("users", "account"): frozenset(
+        "useradd adduser usermod userdel deluser passwd chsh chfn chage gpasswd vipw".split()
+    ),
+    ("users", "group"): frozenset(
+        "useradd adduser usermod userdel deluser groupadd addgroup groupmod groupdel delgroup"
+        " gpasswd vigr".split()
+    ),
+    _PACKAGE: frozenset("apt apt-get aptitude apt-mark dpkg dnf yum rpm zypper pacman apk".split()),
+    ("files", "file"): frozenset(
+        "vi vim nvim nano pico emacs ed ex mcedit micro joe sed tee cp mv rm install ln chmod chown"
+        " chgrp dd truncate touch unlink sudoedit editor patch rsync".split()
+    ),
+    ("mounts", "mount"): frozenset(("mount", "umount")),
+    ("kernel", "module"): frozenset(("modprobe", "insmod", "rmmod")),
+    ("kernel", "sysctl"): frozenset(("sysctl",)),
+}
+_FIXED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "hostnamectl": (("system", "fact"), "hostname"),
+    "hostname": (("system", "fact"), "hostname"),
+    "timedatectl": (("system", "fact"), "time"),
+    "localectl": (("system", "fact"), "locale"),
+    "visudo": (("files", "file"), "/etc/sudoers"),
+}
+_REMOVING: Final = frozenset(
+    "userdel deluser groupdel delgroup rm unlink mv umount rmmod remove purge autoremove erase del"
+    " -r -P -e --remove --purge".split()
+)
+# Kinds of objects whose changes are the work of somebody, if of nobody else's.
+KINDS: Final = frozenset((_UNIT, *_PROGRAMS, ("system", "fact")))
+_PACKAGE_RUN: Final = re.compile(r"(?:apt|dpkg|rpm):\d{4}-\d\d-\d\dT\S+ (.+)", re.DOTALL)
+
+
+class Act(NamedTuple):
+    """A command that a user ran as root at a time in microseconds since 1970; `seq` is its row."""
+
+    user: str
+    at: int
+    program: str
+    command: str
+    folder: str
+    seq: int
+    # the end of its session as root, 0 if it is not known
+    until: int = 0
+
+    def __str__(self) -> str:
+        program, space, rest = self.command.partition(" ")
+        if program.startswith(("/usr/", "/bin/", "/sbin/")):
+            program = program.rpartition("/")[2]
+        command = f"{program}{space}{rest}"[:_SHOWN] or self.folder
+        return " ".join(filter(None, (self.user, "with", self.program, command)))
+
+
+def values_of(row: Row, field: str) -> tuple[Json, Json] | None:
+    """Return the values of a field before and after a row; None if it did not change."""
+    for path, *sides in row.fields:
+        if list(path) == [field] and None not in sides:
+            before, after = (side[0] if side else [] for side in sides)
+            return before, after
+    return None
+
+
+def acts_of(user: str, value: Json, seq: int = 0) -> list[Act]:
+    """Return the acts of a user in the value of a field; what is no act is left out."""
+    found = []
+    for one in value if isinstance(value, list) else []:
+        if not isinstance(one, dict):
+            continue
+        at = time_of(one.get("at"))
+        program, command, folder = (str(one.get(key, "")) for key in _KEYS)
+        if at:
+            found.append(Act(user, at, program, command, folder, seq, time_of(one.get("until"))))
+    return found
+
+
+class Failure(NamedTuple):
+    """What a unit logged last before it failed, at a time in microseconds since 1970."""
+
+    at: int
+    why: str
+    lines: Sequence[str]
+    seq: int = 0
+
+
+def failure_of(value: Json, seq: int = 0) -> Failure | None:
+    """Return the failure in the value of a unit's field `failed`; None if there is none."""
+    for one in value if isinstance(value, list) else []:
+        if isinstance(one, dict) and (at := time_of(one.get("at"))):
+            lines = one.get("lines")
+            texts = list(map(str, lines)) if isinstance(lines, list) else []
+            return Failure(at, str(one.get("why", "")), texts, seq)
+    return None
+
+
+def time_of(value: Json) -> int:
+    """Return a time of the journal's publisher in microseconds since 1970, 0 for none."""
+    try:
+        return int(datetime.fromisoformat(str(value)).timestamp() * 1e6)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def is_timely(act: Act, row: Row) -> bool:
+    """Return whether a command came before a change, but not long before."""
+    return -_MOST_EARLY <= row.at - act.at <= _MOST_LATE
+
+
+def may_be_of_user(row: Row) -> bool:
+    """Return whether nobody else is known to have made a change, such as a timer."""
+    cause = jobs.alone(row.cause)
+    is_of_host = row.identity.source.startswith("live:") and row.change_type in {
+        "appeared",
+        "changed",
+        "gone",
+        "event",
+    }
+    is_open = cause in {"", "reload", "exit:SIGTERM", "exit:SIGKILL"} or cause.startswith("job:")
+    is_other = " by " in cause or cause.endswith(", automatic")
+    return is_of_host and row.identity[1:3] in KINDS and is_open and not is_other
+
+
+def explains(act: Act, row: Row) -> bool:
+    """Return whether a command names the object of a change, and does what happened to it."""
+    if run := _PACKAGE_RUN.fullmatch(row.cause):
+        # apt's log has its command line: another run than this one had another
+        ran = _command_line(run[1].split())
+        lines = (_command_line(words) for words in commands(act.command))
+        return row.identity[1:3] == _PACKAGE and any(line == ran for line in lines)
+    is_of_run = row.identity[1:3] == _PACKAGE and row.cause.startswith(("dpkg:", "rpm:"))
+    return (is_of_run or may_be_of_user(row)) and any(
+        _explains(words, act.folder, row) for words in commands(act.command)
+    )
+
+
+def _command_line(words: Sequence[str]) -> str:
+    return " ".join([PurePosixPath(words[0]).name, *words[1:]]) if words else ""
+
+
+def commands(text: str, depth: int = 0) -> Iterator[Sequence[str]]:
+    """Yield the commands in a command line, each as words: also those of a shell's script."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    while words and (_ASSIGNMENT.fullmatch(words[0]) or PurePosixPath(words[0]).name in _WRAPPERS):
+        words = words[1:]
+    if not words or depth > _DEEPEST:
+        return
+    if PurePosixPath(words[0]).name in _SHELLS and "-c" in words:
+        # older versions of sudo log a script without its quotes
+        script = " ".join(words[words.index("-c") + 1 :])
+        for part in _BETWEEN.split(script):
+            yield from commands(part, depth + 1)
+        return
+    yield words
+
+
+def _explains(words: Sequence[str], folder: str, row: Row) -> bool:
+    program, kind_id = PurePosixPath(words[0]).name, row.identity[1:3]
+    if kind_id == _UNIT:
+        return _is_of_unit(words, program, row)
+    if (kind_id, row.identity.name) == _FIXED.get(program):
+        return True
+    is_removing = program in _REMOVING or not _REMOVING.isdisjoint(words[1:])
+    is_fitting = {"gone": is_removing, "appeared": not is_removing}.get(row.change_type, True)
+    if program not in _PROGRAMS.get(kind_id, ()) or not is_fitting:
+        return False
+    return row.identity.name in _names(words[1:], kind_id, folder)
+
+
+def _is_of_unit(words: Sequence[str], program: str, row: Row) -> bool:
+    """Return whether a command does to a unit what happened to it."""
+    given = [word for word in words[1:] if not word.startswith("-")]
+    if program == "systemctl" and given:
+        verb, units = given[0], given[1:]
+        does = set(_VERBS.get(verb, ()))
+        if "--now" in words and verb in _NOW:
+            does.add(_NOW[verb])
+    elif program in {"service", "invoke-rc.d", "rc-service"} and len(given) > 1:
+        units, does = given[:1], set(_VERBS.get(given[1], ()))
+    elif words[0].startswith("/etc/init.d/") and given:
+        units, does = [program], set(_VERBS.get(given[0], ()))
+    else:
+        return False
+    names = (unit if _SUFFIX.search(unit) else f"{unit}.service" for unit in units)
+    is_named = any(fnmatchcase(row.identity.name, name) for name in names)
+    return is_named and not does.isdisjoint(_changes_of_unit(row))
+
+
+def _changes_of_unit(row: Row) -> Collection[str]:
+    """Return what happened to a unit: acts of jobs, `exit`, `file` and `reset`."""
+    changed = {path[0]: (before, after) for path, before, after in row.fields if path}
+    found = {jobs.act(row.cause), *jobs.others(row.cause)}
+    if not changed.keys().isdisjoint(_OF_FILES):
+        found.add("file")
+    if not row.cause and changed.get("active_state") == (["failed"], ["inactive"]):
+        found.add("reset")
+    return found - {""}
+
+
+def _names(words: Sequence[str], kind_id: tuple[str, ...], folder: str) -> AbstractSet[str]:
+    """Return the names of objects of a kind that the arguments of a command may mean."""
+    found = set()
+    for word in words:
+        value = word.partition("=")[2] if word.startswith("--") else word
+        parts = [value] if kind_id == ("files", "file") else value.split(",")
+        for part in parts:
+            if kind_id == _PACKAGE:
+                name = PurePosixPath(part).name.partition("_")[0]
+                found.add("".join(takewhile(lambda c: c not in "=/:", name)) or part)
+            elif kind_id == ("kernel", "sysctl"):
+                found.add(part.partition("=")[0])
+            elif kind_id in {("files", "file"), ("mounts", "mount")} and folder:
+                found.add(str(PurePosixPath(folder, part)))
+            found.add(part)
+    return found

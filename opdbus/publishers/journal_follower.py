@@ -1,0 +1,405 @@
+"""Publishes from the journal who became root and for what, and last lines of units that failed.
+
+op-dbus-journal.service runs it, apart from the daemon: it may read the journal, which has what all
+programs say. It follows the few entries that are about this, with `journalctl`, which each systemd
+has; a unit's own lines are read once it has failed.
+"""
+
+import asyncio
+import json
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from opdbus.bus import paths
+from opdbus.client import Client
+from opdbus.errors import OpDbusError
+from opdbus.platform.lines import split_lines
+from opdbus.platform.tasks import at_most, pauses
+from opdbus.publishers import journal_lines
+from opdbus.publishers.journal_lines import (
+    Act,
+    Began,
+    Continued,
+    Ended,
+    Failure,
+    Line,
+    LoggedIn,
+    escape,
+)
+
+Fields: TypeAlias = dict[str, Any]
+Published: TypeAlias = tuple[str, str, str, Fields]
+SOURCE: Final = "journal"
+_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
+# What comes within this time is published together: first of all a command and its end.
+_GATHER_SECONDS: Final = 0.25
+# So often at most in the long run, and so many times before that counts.
+_RATE_SECONDS: Final = 5.0
+_AT_ONCE: Final = 12
+_LOOK_SECONDS: Final = 60.0
+# Entries before this are not read any more when the service was off.
+_MOST_LATE_SECONDS: Final = 3600.0
+_ANSWER_SECONDS: Final = 10.0
+_SAME_UNIT_SECONDS: Final = 10.0
+# When a failed unit's lines are read again: the journal may get them late. Only if there were none
+# before, the last time counts.
+_LOOKS: Final = (0.0, 2.0, 10.0)
+# Entries without the id of a run are of this one if they are no older.
+_RUN_SECONDS: Final = 60
+# Limits: sessions as root, commands and failed units at a time, units, lines, characters.
+_MOST_OPEN: Final = 200
+_MOST_ACTS: Final = 50
+_MOST_FAILED: Final = 20
+_MOST_UNITS: Final = 500
+_MOST_LINES: Final = 10
+_MOST_READ: Final = 20
+_LINE: Final = 300
+_BYTES_A_LINE: Final = 1 << 20
+_RUN: Final = "_SYSTEMD_INVOCATION_ID"
+_FIELDS: Final = (
+    "--output-fields=MESSAGE,MESSAGE_ID,SYSLOG_IDENTIFIER,UNIT,UNIT_RESULT,INVOCATION_ID,PRIORITY,"
+    "CONTAINER_ID,_PID,_UID,_EXE,_CMDLINE,_BOOT_ID,_AUDIT_LOGINUID,_SYSTEMD_UNIT"
+    f",{_RUN}"
+)
+_MATCHES: Final = (
+    *(f"SYSLOG_IDENTIFIER={name}" for name in journal_lines.PROGRAMS),
+    *("+", f"_SYSTEMD_UNIT={journal_lines.POLKIT}"),
+    *("+", "_PID=1", f"MESSAGE_ID={journal_lines.FAILED}"),
+)
+
+
+class Notes:
+    """What was read and is to be published: commands, sessions as root, failed units.
+
+    A batch has the commands by user and process. `state` is what a restart needs.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.cursor = str(state.get("cursor", ""))
+        self.units = list(map(str, state.get("units", ())))
+        self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
+        self._boot = ""
+        # where root came from, by process of sshd
+        self._addresses: dict[str, str] = {}
+        self.acts: dict[str, dict[str, Act]] = {}
+        # sessions that ended, by user
+        self.ended: dict[str, list[Fields]] = {}
+        self.failed: dict[str, Failure] = {}
+
+    @property
+    def state(self) -> Fields:
+        """The state as JSON."""
+        return {"cursor": self.cursor, "units": self.units, "open": self.open}
+
+    def take(self, line: bytes) -> None:
+        """Read a line of journalctl."""
+        entry = journal_lines.read_entry(line)
+        if entry is None:
+            return
+        self.cursor, self._boot = entry.cursor, entry.fields.get("_BOOT_ID", "")
+        match journal_lines.parse_event(entry):
+            case Began() as began:
+                self._begin(began)
+            case Continued(key=key, user=user, text=text):
+                self._continue(key, user, text)
+            case Ended(key=key, at=at):
+                self._end(key, at)
+            case LoggedIn(key=key, address=address):
+                if len(self._addresses) >= _MOST_OPEN:
+                    self._addresses.clear()
+                self._addresses[key] = address
+            case Failure() as failure if len(self.failed) < _MOST_FAILED:
+                self.failed[failure.unit] = failure
+
+    def end_lost(self) -> None:
+        """End the sessions whose process is gone, as after a kill or a boot."""
+        for key, act in [*self.open.items()]:
+            if not key.startswith(self._boot):
+                # when it ended is not known
+                self._end(key, act.at)
+            elif not _is_alive(key):
+                self._end(key, int(time.time() * 1e6))
+
+    def clear(self) -> None:
+        """Begin another batch."""
+        self.acts, self.ended, self.failed = {}, {}, {}
+
+    def users(self) -> list[Published]:
+        """Return the object of each user of this batch; a change has a list as a whole."""
+        return [
+            (
+                "journal",
+                "user",
+                user,
+                {
+                    "ran": [_act_fields(act) for act in acts.values()],
+                    "as_root": [_act_fields(act) for act in self.open.values() if act.user == user],
+                    "was_root": self.ended.get(user, []),
+                },
+            )
+            for user, acts in self.acts.items()
+        ]
+
+    def _begin(self, began: Began) -> None:
+        key, act, is_open = began
+        acts = self.acts.setdefault(act.user, {})
+        if act.program == "ssh":
+            act = act._replace(folder=f"from {self._addresses.pop(key, 'an unknown address')}")
+        if not is_open:
+            if len(acts) < _MOST_ACTS:
+                acts[key] = act
+            return
+        known = acts.get(key)
+        if act.command and not known and len(acts) < _MOST_ACTS:
+            acts[key] = act
+        if len(self.open) < _MOST_OPEN:
+            self.open[key] = known or act
+
+    def _continue(self, key: str, user: str, text: str) -> None:
+        if act := self.acts.get(user, {}).get(key):
+            longer = act._replace(command=f"{act.command} {text}"[: journal_lines.MAX_TEXT])
+            self.acts[user][key] = longer
+            if self.open.get(key) == act:
+                self.open[key] = longer
+
+    def _end(self, key: str, at: int) -> None:
+        if act := self.open.pop(key, None):
+            self.acts.setdefault(act.user, {})
+            ended = self.ended.setdefault(act.user, [])
+            if len(ended) < _MOST_ACTS:
+                ended.append(_act_fields(act) | {"until": _format_time(at)})
+
+
+def _is_alive(key: str) -> bool:
+    """Return whether the process of a key runs in this boot, as far as its number tells."""
+    pid = key.rpartition(" ")[2]
+    with suppress(ProcessLookupError, ValueError):
+        with suppress(PermissionError):
+            os.kill(int(pid), 0)
+        return True
+    return False
+
+
+def _format_time(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="milliseconds")
+
+
+def _act_fields(act: Act) -> Fields:
+    found = {
+        "at": _format_time(act.at),
+        "with": act.program,
+        "command": act.command,
+        "folder": act.folder,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+@asynccontextmanager
+async def _running(*command: str) -> AsyncIterator[asyncio.StreamReader]:
+    """Run a command and yield its output, which is read at our own pace; end it then."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        limit=_BYTES_A_LINE,
+    )  # fmt: skip
+    try:
+        if process.stdout:
+            yield process.stdout
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    """Read the next line; one that is too long is left out."""
+    while True:
+        with suppress(ValueError):
+            return await reader.readline()
+
+
+class Follower:
+    """Follows the journal and publishes what it says, until one of both is gone."""
+
+    def __init__(
+        self, client: Client, journalctl: Sequence[str], notes: Notes, state: Path
+    ) -> None:
+        self._client = client
+        self._journalctl = (*journalctl, "--quiet", "--no-pager", "--output=json", _FIELDS)
+        self._notes = notes
+        self._state = state
+        self._published_at: deque[float] = deque([0.0] * _AT_ONCE, maxlen=_AT_ONCE)
+        # when units failed last, and which lines are to be read: when, and how often they were
+        self._failed_at: dict[str, float] = {}
+        self._looks: dict[str, tuple[Failure, float, int]] = {}
+        # what was published last
+        self._said: dict[str, Published] = {}
+
+    async def run(self) -> None:
+        """Publish that the journal is followed, and then what it says; raises ConnectionError."""
+        reader = ("journal", "reader", "op-dbus-journal", {"follows": [*journal_lines.PROGRAMS]})
+        async with self._follow() as lines:
+            await self._client.publish(f"{SOURCE}.reader", [reader], lifetime="connection")
+            while True:
+                line = b"\n"
+                async with at_most(self._wait()):
+                    line = await _read_line(lines)
+                if not line:
+                    raise ConnectionError("journalctl ended")
+                self._notes.take(line)
+                async with at_most(self._pause()):
+                    while line := await _read_line(lines):
+                        self._notes.take(line)
+                self._notes.end_lost()
+                await self._publish()
+
+    def _wait(self) -> float:
+        due = min((due for _, due, _ in self._looks.values()), default=math.inf)
+        return max(0.0, min(_LOOK_SECONDS, due - time.monotonic()))
+
+    def _pause(self) -> float:
+        is_busy = time.monotonic() - self._published_at[0] < _RATE_SECONDS * _AT_ONCE
+        return _RATE_SECONDS if is_busy and self._published_at[0] else _GATHER_SECONDS
+
+    def _follow(self) -> AbstractAsyncContextManager[asyncio.StreamReader]:
+        # not `now`: journalctl takes a moment to start
+        since = [f"--since=@{int(time.time())}"]
+        with suppress(OSError):
+            if (
+                self._notes.cursor
+                and time.time() - self._state.stat().st_mtime < _MOST_LATE_SECONDS
+            ):
+                since = [f"--after-cursor={self._notes.cursor}"]
+        return _running(*self._journalctl, "--follow", "--no-tail", *since, *_MATCHES)
+
+    async def _publish(self) -> None:
+        objects = self._notes.users()
+        for failure in self._notes.failed.values():
+            self._queue(failure)
+        objects += await self._look()
+        self._notes.clear()
+        if not objects:
+            return
+        await self._client.publish(SOURCE, objects)
+        await self._withdraw_oldest([name for _, kind, name, _ in objects if kind == "failure"])
+        self._published_at.append(time.monotonic())
+        part = self._state.with_suffix(".new")
+        part.write_text(json.dumps(self._notes.state))
+        part.replace(self._state)
+
+    def _queue(self, failure: Failure) -> None:
+        """Queue a failure, unless the unit failed just before."""
+        now = time.monotonic()
+        if now - self._failed_at.get(failure.unit, -_SAME_UNIT_SECONDS) < _SAME_UNIT_SECONDS:
+            return
+        if len(self._failed_at) > _MOST_UNITS:
+            self._failed_at.clear()
+            self._said.clear()
+        self._failed_at[failure.unit] = now
+        self._looks[failure.unit] = failure, now, 0
+
+    async def _look(self) -> list[Published]:
+        """Return the last lines of failed units that are due, where they are new."""
+        now, found = time.monotonic(), []
+        due = [look for look in self._looks.values() if look[1] <= now]
+        for failure, _, count in due[:_MOST_FAILED]:
+            described = await self._describe(failure)
+            if described and described != self._said.get(failure.unit):
+                self._said[failure.unit] = described
+                found.append(described)
+            is_last = count + 1 == len(_LOOKS) or (count and described)
+            if is_last:
+                del self._looks[failure.unit]
+            else:
+                after = _LOOKS[count + 1] - _LOOKS[count]
+                self._looks[failure.unit] = failure, now + after, count + 1
+        return found
+
+    async def _withdraw_oldest(self, units: Sequence[str]) -> None:
+        """Keep the lines of the units that failed last."""
+        known = [name for name in self._notes.units if name not in units] + [*units]
+        self._notes.units = known[-_MOST_UNITS:]
+        if gone := known[:-_MOST_UNITS]:
+            with suppress(OpDbusError):  # root may have withdrawn them
+                await self._client.withdraw([paths.of("journal", "failure", name) for name in gone])
+
+    async def _describe(self, failure: Failure) -> Published | None:
+        """Return a failed unit's last lines; None if it had none."""
+        if not failure.run:
+            return None
+        begin = failure.at // 1_000_000 - _RUN_SECONDS
+        lines = (
+            await self._lines(f"{_RUN}={failure.run}")
+            # of a process that is gone, journald may not know the run
+            or await self._lines(f"_SYSTEMD_UNIT={failure.unit}", f"--since=@{begin}")
+            # what PID 1 says of a run that never came to say anything itself
+            or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
+        )
+        if not lines:
+            return None
+        last = {
+            "at": _format_time(failure.at),
+            "result": failure.result,
+            "why": journal_lines.main_line(lines),
+            "lines": [line.text for line in lines[-_MOST_LINES:]],
+        }
+        # a list is one field of a change, with all of it
+        return "journal", "failure", failure.unit, {"failed": [last]}
+
+    async def _lines(self, *matches: str) -> list[Line]:
+        found, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
+        async with (
+            at_most(_ANSWER_SECONDS),
+            _running(*self._journalctl, f"--lines={_MOST_READ}", *matches) as lines,
+        ):
+            while line := await _read_line(lines):
+                entry = journal_lines.read_entry(line)
+                if entry and (is_of_run or _RUN not in entry.fields):
+                    priority = entry.fields.get("PRIORITY", "6")
+                    level = int(priority) if priority.isdecimal() else 6
+                    found += [
+                        Line(escape(text.strip(), _LINE), level)
+                        for text in split_lines(entry.message)[-_MOST_READ:]
+                        if text.strip()
+                    ]
+        return found[-_MOST_READ:]
+
+
+def _read_state(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+        Notes(found)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+    return dict(found)
+
+
+async def main(
+    state: Path, bus: str = "system", journalctl: Sequence[str] = ("journalctl",)
+) -> None:
+    """Follow the journal for ever; print why it cannot be followed, or nothing be published."""
+    delays, last_reason = pauses(_RETRY_SECONDS), ""
+    while True:
+        began = time.monotonic()
+        try:
+            async with Client(bus) as client:
+                await Follower(client, journalctl, Notes(_read_state(state)), state).run()
+        except (OSError, OpDbusError) as error:
+            reason = str(error) or type(error).__name__
+        if reason != last_reason:
+            print(reason, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
+        if time.monotonic() - began > _RETRY_SECONDS[-1]:
+            delays = pauses(_RETRY_SECONDS)
+        last_reason = reason
+        await asyncio.sleep(next(delays))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]) / "state.json"))

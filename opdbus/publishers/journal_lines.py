@@ -1,0 +1,304 @@
+"""Parser of journal entries: who became root and for what, and which unit failed; pure.
+
+Anybody may log a line that looks like one of sudo. Lines of root's processes are believed. A line
+of another user's process is believed only from a program that logs so, and only about that user.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+from opdbus.platform.accounts import user_name
+
+# SD_MESSAGE_UNIT_FAILURE_RESULT of sd-messages.h
+FAILED: Final = "d9b373ed55a64feb8242e02dbe79a49c"
+# The programs that say who becomes root, as they call themselves, and the files that these are.
+PROGRAMS: Final[Mapping[str, frozenset[str]]] = {
+    **{name: frozenset((name,)) for name in ("doas", "login", "pkexec", "su")},
+    "sudo": frozenset(("sudo", "sudo-rs")),
+    **dict.fromkeys(("sshd", "sshd-session"), frozenset(("sshd", "sshd-session"))),
+}
+POLKIT: Final = "polkit.service"
+ROOT: Final = "root"
+MAX_TEXT: Final = 1000
+_NOBODY: Final = (1 << 32) - 1
+_FOLDERS: Final = frozenset(
+    "/usr/bin /bin /usr/sbin /sbin /usr/lib/ssh /usr/lib/openssh /usr/libexec/openssh"
+    " /run/wrappers/bin /usr/lib/cargo/bin".split()
+)
+_NAME: Final = r"([^\s:;()]{1,64})"
+_SUDO: Final = re.compile(rf" *{_NAME} : (.*?)COMMAND=(.+)")
+_SUDO_KEYS: Final = frozenset("TTY PWD USER GROUP HOST CHROOT TSID ENV CWD".split())
+_SUDO_ENDED: Final = re.compile(r" ; (?:EXIT|SIGNAL)=\w+")
+_SUDO_CONTINUED: Final = re.compile(rf" *{_NAME} : \(command continued\) (.+)")
+_DOAS: Final = re.compile(rf"{_NAME} ran command (.+) as root from (/.*)")
+_PKEXEC: Final = re.compile(
+    rf"{_NAME}: Executing command \[USER=root\] \[TTY=[^\]]*\] \[CWD=([^\]]*)\] \[COMMAND=(.+)\]"
+)
+_POLKIT: Final = re.compile(
+    r"Operator of \S+ successfully authenticated as unix-user:\S+ to gain \S+ authorization for"
+    rf" action \S+ for \S+ \[(.+)\] \(owned by unix-user:{_NAME}\)"
+)
+_OPENED: Final = re.compile(
+    rf"pam_unix\(([\w-]+):session\): session opened for user {_NAME}(?:\(uid=\d+\))?"
+    r" by ([^\s:;()]{0,64})\(uid=(\d{1,10})\)"
+)
+_CLOSED: Final = re.compile(r"pam_unix\([\w-]+:session\): session closed for user \S+")
+_SSH: Final = re.compile(rf"Accepted \S+ for {_NAME} from (\S{{1,64}}) port \d+ ssh2.*")
+
+
+class Entry(NamedTuple):
+    """A journal entry: its time in microseconds since 1970, its trusted fields, and its message."""
+
+    at: int
+    cursor: str
+    fields: Mapping[str, str]
+    message: str
+
+    @property
+    def key(self) -> str:
+        """The process that logged it."""
+        return f"{self.fields.get('_BOOT_ID', '')} {self.fields.get('_PID', '')}"
+
+    @property
+    def uid(self) -> int:
+        """The user of the process that logged it."""
+        return int(self.fields.get("_UID", _NOBODY))
+
+
+class Act(NamedTuple):
+    """A command that a user ran as root, or, without a command, a session as root."""
+
+    user: str
+    at: int
+    program: str
+    command: str = ""
+    folder: str = ""
+
+
+class Began(NamedTuple):
+    """A process that lets a user be root began with an act, `is_open` until it is closed."""
+
+    key: str
+    act: Act
+    is_open: bool = False
+
+
+class Continued(NamedTuple):
+    """The rest of a long command."""
+
+    key: str
+    user: str
+    text: str
+
+
+class Ended(NamedTuple):
+    """The session as root of a process ended."""
+
+    key: str
+    at: int
+
+
+class LoggedIn(NamedTuple):
+    """A process of sshd let root in from an address."""
+
+    key: str
+    address: str
+
+
+class Failure(NamedTuple):
+    """A unit failed; its run, if systemd names it."""
+
+    unit: str
+    at: int
+    result: str
+    run: str
+
+
+Event: TypeAlias = Began | Continued | Ended | LoggedIn | Failure
+
+
+def read_entry(line: bytes) -> Entry | None:
+    """Return an entry of `journalctl --output=json`; None if it is none.
+
+    journalctl sends null for what is longer than 4 KiB, and bytes as a list of numbers.
+    """
+    try:
+        row = json.loads(line)
+        fields = {name: value for name, value in row.items() if isinstance(value, str)}
+        at = int(fields["__REALTIME_TIMESTAMP"])
+        int(fields.get("_UID", 0))
+        return Entry(at, fields["__CURSOR"], fields, _text(row.get("MESSAGE")))
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return bytes(value).decode(errors="replace")
+    return value if isinstance(value, str) else ""
+
+
+def escape(text: str, most: int = MAX_TEXT) -> str:
+    """Return a text of somebody else: what cannot be printed is escaped, the rest is cut."""
+    plain = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in text[:most]
+    )
+    return plain[: most - 1] + "\N{HORIZONTAL ELLIPSIS}" if len(plain) > most else plain
+
+
+def parse_event(entry: Entry, name_of: Callable[[int], str] = user_name) -> Event | None:
+    """Return what an entry says; None if it is about nothing of this, or cannot be believed."""
+    fields = entry.fields
+    if fields.get("MESSAGE_ID") == FAILED and fields.get("_PID") == "1" and "UNIT" in fields:
+        result = escape(fields.get("UNIT_RESULT", ""), 40)
+        return Failure(fields["UNIT"], entry.at, result, fields.get("INVOCATION_ID", ""))
+    if "\n" in entry.message or "CONTAINER_ID" in fields:
+        return None
+    if fields.get("_SYSTEMD_UNIT") == POLKIT:
+        found = _POLKIT.fullmatch(entry.message)
+        act = found and Act(found[2], entry.at, "polkit", escape(found[1]))
+        # a session or a caller may hold the permission on: of one command nobody knows its end
+        return Began(f"{entry.key} {entry.at}", act) if act else None
+    program = fields.get("SYSLOG_IDENTIFIER", "")
+    if entry.uid and not _is_program(fields.get("_EXE", ""), program):
+        return None
+    event = _PARSERS[program](entry, name_of) if program in _PARSERS else None
+    user = _user_of(event)
+    return None if entry.uid and user and user != name_of(entry.uid) else event
+
+
+def _is_program(path: str, program: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    is_store = folder.startswith("/nix/store/") and folder.endswith("/bin")
+    return (folder in _FOLDERS or is_store) and name in PROGRAMS.get(program, ())
+
+
+def _user_of(event: Event | None) -> str:
+    match event:
+        case Began(act=act):
+            return act.user
+        case Continued(user=user):
+            return user
+    return ""
+
+
+def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
+    message = entry.message
+    if more := _SUDO_CONTINUED.fullmatch(message):
+        return Continued(entry.key, more[1], escape(more[2]))
+    if not (found := _SUDO.fullmatch(message)):
+        return _parse_session(entry, name_of)
+    user, head, command = found.groups()
+    pairs = [part.partition("=") for part in head.split(" ; ")[:-1]]
+    given = {key: value for key, _, value in pairs}
+    # the folder, and an argument, may have any characters: what can be read in two ways is not read
+    is_clear = len(given) == len(pairs) and given.keys() <= _SUDO_KEYS
+    is_clear = is_clear and " ; COMMAND=" not in command and " ; USER=" not in command
+    if not is_clear or given.get("USER") != ROOT or _SUDO_ENDED.search(command):
+        return None
+    folder = escape(given.get("PWD", ""))
+    return Began(entry.key, Act(user, entry.at, "sudo", escape(command), folder))
+
+
+def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
+    if found := _DOAS.fullmatch(entry.message):
+        user, command, folder = found.groups()
+        if " as root from " in command:
+            return None
+        return Began(entry.key, Act(user, entry.at, "doas", escape(command), escape(folder)))
+    return _parse_session(entry, name_of)
+
+
+def _parse_pkexec(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
+    if found := _PKEXEC.fullmatch(entry.message):
+        user, folder, command = found.groups()
+        return Began(entry.key, Act(user, entry.at, "pkexec", escape(command), escape(folder)))
+    return _parse_session(entry, name_of)
+
+
+def _parse_ssh(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
+    if found := _SSH.fullmatch(entry.message):
+        return LoggedIn(entry.key, escape(found[2], 64)) if found[1] == ROOT else None
+    return _parse_session(entry, name_of)
+
+
+def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
+    """Parse what pam_unix says of sessions of root."""
+    if _CLOSED.fullmatch(entry.message):
+        return Ended(entry.key, entry.at)
+    found = _OPENED.fullmatch(entry.message)
+    if not found or found[2] != ROOT:
+        return None
+    program = found[1].removesuffix("-i").removesuffix("-l")
+    if program in {"sshd", "login"}:
+        return Began(entry.key, Act(ROOT, entry.at, program.removesuffix("d")), is_open=True)
+    uid = int(found[4])
+    login = entry.fields.get("_AUDIT_LOGINUID", "")
+    if not uid and login.isdecimal() and int(login) != _NOBODY:
+        # root by sudo or su before: who logged in
+        uid = int(login)
+    user = name_of(uid) if uid or not found[3] else found[3]
+    command = _command_of_su(entry.fields.get("_CMDLINE", "")) if program == "su" else ""
+    return Began(entry.key, Act(user, entry.at, program, escape(command)), is_open=True)
+
+
+def _command_of_su(line: str) -> str:
+    """Return the command of su, which its log does not have; empty for a shell."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return ""
+    for word, following in pairwise([*words, ""]):
+        if word in {"-c", "--command"}:
+            return following
+        if word.startswith("--command="):
+            return word.partition("=")[2]
+    return ""
+
+
+_PARSERS: Final[Mapping[str, Callable[[Entry, Callable[[int], str]], Event | None]]] = {
+    "sudo": _parse_sudo,
+    "doas": _parse_doas,
+    "pkexec": _parse_pkexec,
+    "su": _parse_session,
+    "login": _parse_session,
+    "sshd": _parse_ssh,
+    "sshd-session": _parse_ssh,
+}
+
+
+class Line(NamedTuple):
+    """A line that a unit logged, and its priority of syslog(3)."""
+
+    text: str
+    priority: int
+
+
+# From the words that only a fatal message has to those that a harmless one may have.
+_GRAVE: Final = (
+    re.compile(r"\b(?:emerg|alert|crit(?:ical)?|fatal|panic(?:ked)?|segfault)\b", re.IGNORECASE),
+    re.compile(r"\b(?:err(?:or)?s?|exception)\b|\w(?:Error|Exception)\b", re.IGNORECASE),
+    re.compile(
+        r"\b(?:fail\w*|can(?:no|')t|cannot|could not|unable|denied|invalid|refused|missing"
+        r"|not found|no such|unknown|already in use|abort\w*|killed|out of memory)\b",
+        re.IGNORECASE,
+    ),
+)
+
+
+def main_line(lines: list[Line]) -> str:
+    """Return the line that says best why a unit failed: the gravest one, of equal ones the last."""
+
+    def rank(line: Line) -> int:
+        for place, words in enumerate(_GRAVE):
+            if words.search(line.text):
+                return place
+        return len(_GRAVE) + (line.priority > 3)
+
+    best = min(map(rank, lines), default=0)
+    return next((line.text for line in reversed(lines) if rank(line) == best), "")

@@ -1,0 +1,247 @@
+"""Who brought a change about: commands that name the object and do that, and nothing else."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus.history import acts
+from opdbus.history.acts import Act
+from opdbus.history.change import Cause, Change, ChangeType, FieldChange
+from opdbus.history.forget import Target
+from opdbus.history.row_filter import Filter, Row
+from opdbus.index.changes import attribution, history_reader
+from opdbus.index.changes.attribution import Attribution
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Identity, Json, StateObject
+
+SECOND = 1_000_000
+NOW = 1_800_000_000
+STATE = FieldChange(["active_state"], ["active"], ["inactive"])
+ENABLED = FieldChange(["enabled"], [True], [False])
+UNIT, GROUP, ACCOUNT = "systemd/unit/chrony.service", "users/group/sudo", "users/account/bob"
+PACKAGE, FILE = "packages/package/curl", "files/file//etc/nginx/nginx.conf"
+STOP, OF_APT = "job:7 stop", "apt:2026-11-27T12:00:00 apt-get install curl"
+
+
+def row(
+    name: str = UNIT,
+    what: str = "changed",
+    cause: str = "",
+    fields: Sequence[FieldChange] = (),
+    at: int = NOW * SECOND,
+) -> Row:
+    """Make a row of history of an object that was observed."""
+    identity = Identity("live:x", *name.split("/", 2))
+    return Row(1, at, "b", identity, what, cause, fields, 0, None, "")
+
+
+FITS: list[tuple[str, Row]] = [
+    ("/usr/bin/systemctl stop chrony", row(cause=STOP, fields=[STATE])),
+    ("systemctl --no-block stop foo chrony.service", row(cause=STOP)),
+    ("systemctl stop 'chron*'", row(cause=STOP)),
+    ("sh -c 'echo hi; systemctl stop chrony'", row(cause=STOP)),
+    ("/bin/sh -c systemctl stop chrony", row(cause=STOP)),
+    ("env LANG=C nice systemctl restart chrony", row(cause="job:7 restart, after 1 stop")),
+    ("service chrony stop", row(cause=STOP)),
+    ("/etc/init.d/chrony stop", row(cause=STOP)),
+    ("systemctl disable --now chrony", row(cause=STOP)),
+    ("systemctl disable chrony", row(cause="reload", fields=[ENABLED])),
+    ("systemctl start chrony", row(cause="job:7 start, failed", what="event")),
+    ("systemctl kill chrony", row(cause="exit:SIGTERM", fields=[STATE])),
+    ("usermod -aG sudo,adm bob", row(GROUP)),
+    ("usermod -aG sudo bob", row(ACCOUNT)),
+    ("userdel --remove bob", row(ACCOUNT, "gone")),
+    ("gpasswd --delete bob sudo", row(GROUP)),
+    ("apt-get install curl", row(PACKAGE, "appeared", OF_APT)),
+    ("sh -c 'apt-get update && apt-get install curl'", row(PACKAGE, "appeared", OF_APT)),
+    ("dpkg -i /tmp/curl_8.1_amd64.deb", row(PACKAGE, "appeared", "dpkg:2026-11-27T12:00:00")),
+    ("vim /etc/nginx/nginx.conf", row(FILE)),
+    ("sed -i s/a/b/ nginx.conf", row(FILE)),
+    ("visudo", row("files/file//etc/sudoers")),
+    ("sysctl -w net.ipv4.ip_forward=1", row("kernel/sysctl/net.ipv4.ip_forward")),
+    ("hostnamectl set-hostname web", row("system/fact/hostname")),
+]
+FITS_NOT: list[tuple[str, Row]] = [
+    # another object, another act, only a mention
+    ("systemctl stop nginx", row(cause=STOP)),
+    ("systemctl start chrony", row(cause=STOP)),
+    ("systemctl status chrony", row(cause=STOP)),
+    ("echo systemctl stop chrony", row(cause=STOP)),
+    ("systemctl stop chrony.socket", row(cause=STOP)),
+    ("cat /etc/nginx/nginx.conf", row(FILE)),
+    ("vim /etc/nginx/other.conf", row(FILE)),
+    ("userdel bob", row(ACCOUNT, "appeared")),
+    ("useradd bob", row(ACCOUNT, "gone")),
+    ("usermod -aG sudo alice", row(ACCOUNT)),
+    ("apt-get install wget", row(PACKAGE, "appeared", OF_APT)),
+    ("bash", row(cause=STOP)),
+    ("", row(cause=STOP)),
+    # somebody else is known to have done it
+    ("systemctl start chrony", row(cause="job:7 start by chrony.timer")),
+    ("systemctl start chrony", row(cause="job:7 start, automatic")),
+    ("systemctl stop chrony", row(cause="start", fields=[STATE])),
+    ("systemctl stop chrony", row(cause="exit", fields=[STATE])),
+    ("usermod -aG sudo bob", row(GROUP, cause=OF_APT)),
+]
+
+
+def act(command: str, at: int = NOW * SECOND) -> Act:
+    """Make a command of bob."""
+    return Act("bob", at, "sudo", command, "/etc/nginx", 9)
+
+
+@pytest.mark.parametrize(("command", "change"), FITS)
+def test_a_command_that_explains_a_change(command: str, change: Row) -> None:
+    """A command explains a change of an object that it names, if it does what happened."""
+    assert acts.explains(act(command), change)
+
+
+@pytest.mark.parametrize(("command", "change"), FITS_NOT)
+def test_a_command_that_explains_nothing(command: str, change: Row) -> None:
+    """A command for something else, or with another cause known, explains nothing."""
+    assert not acts.explains(act(command), change)
+
+
+def stamp(at: float) -> str:
+    """Format a time as it is published."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+class Live:
+    """A history with changes of a host and with what the journal said."""
+
+    def __init__(self, memory: StateStore, clock: list[float]) -> None:
+        self.memory = memory
+        self.clock = clock
+
+    async def say(
+        self, kind: str, name: str, owner: int = 0, source: str = "journal", **fields: Json
+    ) -> None:
+        """Publish about a user or a unit, as a user."""
+        item = StateObject(Identity(f"publish:{source}", "journal", kind, name), fields)
+        await self.memory.publish([item], owner, cause=f"bus::1.9 uid {owner}")
+
+    async def change(self, what: ChangeType = "changed", cause: str = STOP) -> Attribution:
+        """Record a change of the unit, and give what is known of it 10 s later."""
+        found = Change(Identity("live:systemd", *UNIT.split("/")), what, Cause(cause), [STATE])
+        await self.memory.record([found], lambda _: None)
+        return await self.known()
+
+    async def known(self) -> Attribution:
+        """Give what is known of the newest change of the unit."""
+        wanted = Filter(plugin="systemd")
+        (newest,) = await history_reader.first_rows(self.memory, wanted, 1)
+        known = await attribution.attribute(self.memory, [newest])
+        return known.get(newest.seq, Attribution())
+
+
+def live(folder: Path, work: Any) -> None:
+    """Do work in a new history, whose clock the work sets."""
+
+    async def run() -> None:
+        clock = [float(NOW)]
+        async with StateStore(folder / "memory.db", clock=lambda: clock[0]) as memory:
+            await work(Live(memory, clock))
+
+    asyncio.run(run())
+
+
+def ran(command: str, at: float) -> list[dict[str, Json]]:
+    """Make a command as it is published."""
+    return [{"at": stamp(at), "with": "sudo", "command": command, "folder": "/"}]
+
+
+def test_a_change_is_of_who_did_it(tmp_path: Path) -> None:
+    """The command is named also if it is published late; not one of long ago, nor a forged one."""
+
+    async def work(host: Live) -> None:
+        stop = ran("/usr/bin/systemctl stop chrony", NOW - 1)
+        # anybody may publish under this name
+        await host.say("user", "bob", owner=4711, source="journal", ran=stop, as_root=[])
+        assert await host.change() == Attribution()
+        await host.memory.withdraw([_user("bob")], 4711)
+        await host.say("user", "bob", ran=ran("/usr/bin/systemctl stop chrony", NOW - 300))
+        assert await host.change() == Attribution()
+        host.clock[0] += 2
+        await host.say("user", "bob", ran=stop, as_root=[])
+        host.clock[0] += 60
+        await host.say("user", "bob", ran=ran("/usr/bin/id", NOW + 60), as_root=[])
+        found = await host.known()
+        assert str(found.by) == "bob with sudo systemctl stop chrony"
+        # what is forgotten is no answer any more
+        await host.memory.forget(Target(_user("bob")), "")
+        assert await host.known() == Attribution()
+
+    live(tmp_path, work)
+
+
+def _user(name: str) -> Any:
+    return Identity("publish:journal", "journal", "user", name).object_id
+
+
+def test_who_was_root_meanwhile(tmp_path: Path) -> None:
+    """A session that was open is named as that, and no longer once it has ended."""
+
+    async def work(host: Live) -> None:
+        shell = ran("/bin/bash", NOW - 7200)
+        host.clock[0] = NOW - 7199
+        await host.say("user", "bob", ran=shell, as_root=shell)
+        host.clock[0] = NOW
+        found = await host.change()
+        assert found.by is None
+        assert [str(one) for one in found.meanwhile] == ["bob with sudo bash"]
+        # while nobody reads the journal, nobody knows
+        host.clock[0] += 1
+        await host.say("reader", "op-dbus-journal", source="journal.reader")
+        host.clock[0] += 1
+        assert await host.change() == Attribution()
+        await host.say("user", "bob", ran=[], as_root=[])
+        await host.say("user", "bob", ran=[], as_root=shell)
+        assert [one.command for one in (await host.change()).meanwhile] == ["/bin/bash"]
+        # a timer did this one
+        assert await host.change(cause="job:7 start by a.timer") == Attribution()
+        host.clock[0] += 10
+        await host.say("user", "bob", ran=[], as_root=[])
+        host.clock[0] += 10
+        assert await host.change() == Attribution()
+        # one that was published when it had ended, and one that was over too soon to matter
+        host.clock[0] += 1000
+        for seconds, is_named in ((5, True), (0.1, False)):
+            deploy = ran("/srv/deploy", host.clock[0] - seconds)
+            found = await host.change()
+            ended = [{**deploy[0], "until": stamp(host.clock[0])}]
+            await host.say("user", "bob", ran=deploy, as_root=[], was_root=ended)
+            assert [str(one) for one in (await host.known()).meanwhile] == [
+                "bob with sudo /srv/deploy"
+            ] * is_named
+            host.clock[0] += 1000
+
+    live(tmp_path, work)
+
+
+def test_why_a_unit_failed(tmp_path: Path) -> None:
+    """A failure has the lines of that failure, not those of an earlier one or another unit."""
+
+    async def work(host: Live) -> None:
+        def last(at: float, why: str) -> list[Json]:
+            return [{"at": stamp(at), "result": "exit-code", "why": why, "lines": ["a", why]}]
+
+        await host.say("failure", "chrony.service", failed=last(NOW - 900, "of before"))
+        await host.say("failure", "nginx.service", failed=last(NOW, "of another"))
+        assert (await host.change("event", "exit:status 1")).failure is None
+        await host.say("failure", "chrony.service", failed=last(NOW, "could not bind"))
+        found = (await host.known()).failure
+        assert found
+        assert (found.why, found.lines) == ("could not bind", ["a", "could not bind"])
+        # a stop is no failure
+        assert await host.change() == Attribution()
+        unit = Identity("live:systemd", *UNIT.split("/")).object_id
+        known = await attribution.last_failure(host.memory, unit)
+        assert known
+        assert known.why == "could not bind"
+
+    live(tmp_path, work)

@@ -1,0 +1,300 @@
+"""What the journal says of users and failed units: its lines, and what is published of them."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.running import Caller, Running, calling, state_file
+
+from opdbus.bus import paths
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.platform.tasks import cancel
+from opdbus.publishers import journal_follower, journal_lines
+from opdbus.publishers.journal_lines import Act, Began, Continued, Ended, Failure, Line, LoggedIn
+
+AT = 1_795_771_787_089_206
+SUDO = "bob : TTY=pts/0 ; PWD=/ ; USER=root ; COMMAND=/usr/bin/systemctl stop chrony"
+STOP = "/usr/bin/systemctl stop chrony"
+KEY = "b1 77"
+POLKIT = (
+    "Operator of unix-process:9028:5251384 successfully authenticated as unix-user:alice to gain"
+    " ONE-SHOT authorization for action org.freedesktop.systemd1.manage-units for"
+    " system-bus-name::1.510 [systemctl start php] (owned by unix-user:bob)"
+)
+OPENED = "session opened for user root(uid=0) by"
+
+
+def row(message: object, program: str = "sudo", **fields: str) -> dict[str, Any]:
+    """Make an entry as journalctl gives it."""
+    usual = {"_UID": "0", "_PID": "77", "_BOOT_ID": "b1", "SYSLOG_IDENTIFIER": program}
+    times = {"__REALTIME_TIMESTAMP": str(AT), "__CURSOR": "c1"}
+    return {**usual, **times, "MESSAGE": message, **fields}
+
+
+def parsed(message: object, program: str = "sudo", **fields: str) -> journal_lines.Event | None:
+    """Parse an entry on a host where bob is user 1000."""
+    entry = journal_lines.read_entry(json.dumps(row(message, program, **fields)).encode())
+    assert entry
+    return journal_lines.parse_event(entry, lambda uid: {0: "root", 1000: "bob"}.get(uid, str(uid)))
+
+
+def began(user: str, program: str, command: str = "", folder: str = "", **more: Any) -> Began:
+    """Make the beginning of an act."""
+    return Began(KEY, Act(user, AT, program, command, folder), **more)
+
+
+OF_BOB = {"_UID": "1000", "_EXE": "/usr/bin/sudo"}
+SAID: list[tuple[str, str, dict[str, str], object]] = [
+    # sudo 1.8 and 1.9, as root's process and as that of the user; without a terminal; sudo-rs
+    (SUDO, "sudo", {}, began("bob", "sudo", STOP, "/")),
+    (f"     {SUDO}", "sudo", OF_BOB, began("bob", "sudo", STOP, "/")),
+    (f"  bob : PWD=/srv/a b ; USER=root ; COMMAND={STOP}", "sudo", OF_BOB,
+     began("bob", "sudo", STOP, "/srv/a b")),
+    (f"bob : HOST=h ; TTY=pts/0 ; PWD=/ ; USER=root ; TSID=0001 ; COMMAND={STOP}", "sudo",
+     {"_UID": "1000", "_EXE": "/usr/lib/cargo/bin/sudo-rs"}, began("bob", "sudo", STOP, "/")),
+    ("bob : (command continued) -- chrony ntp", "sudo", OF_BOB,
+     Continued(KEY, "bob", "-- chrony ntp")),
+    # older and newer pam_unix
+    (f"pam_unix(sudo:session): {OPENED} (uid=1000)", "sudo", OF_BOB,
+     began("bob", "sudo", is_open=True)),
+    (f"pam_unix(sudo-i:session): {OPENED} bob(uid=1000)", "sudo", OF_BOB,
+     began("bob", "sudo", is_open=True)),
+    ("pam_unix(su:session): session opened for user root by bob(uid=1000)", "su", {},
+     began("bob", "su", is_open=True)),
+    (f"pam_unix(su-l:session): {OPENED} root(uid=0)", "su", {"_AUDIT_LOGINUID": "1000",
+     "_CMDLINE": "su - -c \"systemctl stop chrony\""},
+     began("bob", "su", "systemctl stop chrony", is_open=True)),
+    ("pam_unix(sudo:session): session closed for user root", "sudo", OF_BOB, Ended(KEY, AT)),
+    # others that make a user root
+    ("bob ran command systemctl stop chrony as root from /home/bob", "doas", {},
+     began("bob", "doas", "systemctl stop chrony", "/home/bob")),
+    (f"bob: Executing command [USER=root] [TTY=/dev/pts/0] [CWD=/home/bob] [COMMAND={STOP}]",
+     "pkexec", {}, began("bob", "pkexec", STOP, "/home/bob")),
+    (POLKIT, "polkitd", {"_UID": "998", "_SYSTEMD_UNIT": "polkit.service"},
+     Began(f"{KEY} {AT}", Act("bob", AT, "polkit", "systemctl start php"))),
+    (f"pam_unix(sshd:session): {OPENED} (uid=0)", "sshd", {}, began("root", "ssh", is_open=True)),
+    (f"pam_unix(login:session): {OPENED} LOGIN(uid=0)", "login", {},
+     began("root", "login", is_open=True)),
+    ("Accepted publickey for root from 10.0.0.5 port 5022 ssh2: ED25519 SHA256:abc",
+     "sshd-session", {}, LoggedIn(KEY, "10.0.0.5")),
+    ("Accepted password for root from fe80::1%eth0 port 5022 ssh2", "sshd", {},
+     LoggedIn(KEY, "fe80::1%eth0")),
+    # not root, and not allowed to be root
+    ("Accepted publickey for bob from 10.0.0.5 port 5022 ssh2", "sshd", {}, None),
+    (SUDO.replace("USER=root", "USER=postgres"), "sudo", {}, None),
+    ("pam_unix(su:session): session opened for user bob(uid=1000) by (uid=0)", "su", {}, None),
+    (SUDO.replace(" : ", " : user NOT in sudoers ; "), "sudo", {}, None),
+    (SUDO.replace(" : ", " : 3 incorrect password attempts ; "), "sudo", {}, None),
+    (SUDO.replace(" : ", " : command not allowed ; "), "sudo", {}, None),
+    (f"{SUDO} ; EXIT=1", "sudo", {}, None),
+    ("    bob : unable to resolve host h: Temporary failure in name resolution", "sudo", {}, None),
+    ("    bob : unknown user nosuch ; PWD=/ ; USER=nosuch ;", "sudo", {}, None),
+    # what anybody may log: the program is another one, or it says something of somebody else
+    (SUDO, "sudo", {"_UID": "1000", "_EXE": "/usr/bin/logger"}, None),
+    (SUDO, "sudo", {"_UID": "1000", "_EXE": "/home/bob/sudo"}, None),
+    (SUDO.replace("bob", "alice"), "sudo", OF_BOB, None),
+    (SUDO, "sudo", {"_UID": "1001", "_EXE": "/usr/bin/sudo"}, None),
+    (POLKIT, "polkitd", {"_SYSTEMD_UNIT": "evil.service"}, None),
+    (SUDO, "sudo", {"CONTAINER_ID": "abc"}, None),
+    # names and folders that can be read in two ways
+    (f"root : TTY : TTY=pts/0 ; PWD=/ ; USER=root ; COMMAND={STOP}", "sudo", {}, None),
+    (f"bob : PWD=/tmp/a ; USER=root ; COMMAND=x ; USER=root ; COMMAND={STOP}", "sudo", {}, None),
+    (f"bob : PWD=/a ; USER=root ; PWD=/b ; USER=root ; COMMAND={STOP}", "sudo", {}, None),
+    (f"{SUDO}\nbob : more", "sudo", {}, None),
+    ("bob ran command id as root from / as root from /", "doas", {}, None),
+    ([98, 255, 10], "sudo", {}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "program", "fields", "wanted"), SAID)
+def test_what_a_line_says(
+    message: object, program: str, fields: dict[str, str], wanted: object
+) -> None:
+    """A line is one of somebody who was allowed to be root, of a program that says so, or none."""
+    assert parsed(message, program, **fields) == wanted
+
+
+def test_a_failed_unit() -> None:
+    """Only PID 1 says that a unit failed."""
+    fields = {"MESSAGE_ID": journal_lines.FAILED, "UNIT": "a.service", "UNIT_RESULT": "exit-code"}
+    of_pid1 = parsed("a.service: Failed", "systemd", _PID="1", INVOCATION_ID="f" * 32, **fields)
+    assert of_pid1 == Failure("a.service", AT, "exit-code", "f" * 32)
+    assert parsed("a.service: Failed", "systemd", INVOCATION_ID="f" * 32, **fields) is None
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b"1", b"{}", b'{"__REALTIME_TIMESTAMP": "x"}', b"[" * 10_000]
+)
+def test_what_is_no_entry(line: bytes) -> None:
+    """A line that is no entry is left out."""
+    assert journal_lines.read_entry(line) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        (("starting", 'web: [emerg] unknown directive "x"', "configuration test failed"), 1),
+        (("Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: x"), 2),
+        (("cannot open /etc/a", "bye"), 0),
+        (("one", "two"), 1),
+    ],
+)
+def test_the_main_line(lines: tuple[str, ...], wanted: int) -> None:
+    """The gravest line says why a unit failed, of equal ones the last."""
+    assert journal_lines.main_line([Line(text, 6) for text in lines]) == lines[wanted]
+
+
+def test_texts_of_others_are_escaped() -> None:
+    """What cannot be printed is escaped, and the length is bounded."""
+    assert journal_lines.escape("a\x1b[31m\u202eb\x00\n") == r"a\x1b[31m\u202eb\x00\n"
+    assert len(journal_lines.escape("\x00" * 5000, 300)) == 300
+
+
+# A journal in a file: its lines are printed, and then those that are added; runs have others.
+FAKE = """
+import pathlib, sys, time
+folder, *given = sys.argv[1:]
+folder = pathlib.Path(folder)
+runs = [each for each in given if each.startswith("_SYSTEMD_INVOCATION_ID=")]
+if "--follow" not in given:
+    path = folder / runs[0].partition("=")[2] if runs else folder / "none"
+    sys.stdout.write(path.read_text() if path.exists() else "")
+    sys.exit()
+(folder / "since").write_text(next(each for each in given if "cursor=" in each or "since=" in each))
+with (folder / "lines").open() as file:
+    while True:
+        sys.stdout.write(file.read())
+        sys.stdout.flush()
+        time.sleep(0.02)
+"""
+
+
+class FakeJournal:
+    """A journal that the test writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.command = (sys.executable, str(folder / "fake.py"), str(folder))
+        (folder / "fake.py").write_text(FAKE)
+        (folder / "lines").touch()
+        self.state = folder / "state.json"
+        self._count = 0
+
+    def add(self, message: object, program: str = "sudo", **fields: str) -> None:
+        """Add an entry of now, logged by this process."""
+        self._count += 1
+        now = {"__REALTIME_TIMESTAMP": str(int(time.time() * 1e6)), "_PID": str(os.getpid())}
+        line = row(message, program, **now, __CURSOR=f"c{self._count}") | fields
+        with (self.folder / "lines").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def fail(self, unit: str, *lines: str) -> None:
+        """Let a unit fail after it logged lines."""
+        run = self.write_lines(unit, *lines)
+        fields = {"MESSAGE_ID": journal_lines.FAILED, "UNIT": unit, "UNIT_RESULT": "exit-code"}
+        self.add(f"{unit}: Failed", "systemd", _PID="1", INVOCATION_ID=run, **fields)
+
+    def write_lines(self, unit: str, *lines: str) -> str:
+        """Let a unit have logged lines in its last run, and give that."""
+        run = f"{abs(hash(unit)):032x}"
+        (self.folder / run).write_text("".join(json.dumps(row(line)) + "\n" for line in lines))
+        return run
+
+    @asynccontextmanager
+    async def followed(self, bus: str) -> AsyncIterator[None]:
+        """Publish it."""
+        task = asyncio.create_task(journal_follower.main(self.state, bus, self.command))
+        yield
+        await cancel([task])
+
+
+async def shown(caller: Caller, kind: str, name: str) -> dict[str, Any]:
+    """Return the published object of a user or a unit; empty if there is none."""
+    path = paths.of("journal", kind, name)
+    try:
+        (text,) = await caller.ask("Get", path, {})
+    except RemoteError:
+        return {}
+    return dict(json.loads(text)["observed"])
+
+
+@pytest.fixture(scope="module")
+def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Running:
+    """Run a daemon without objects."""
+    file = state_file(tmp_path_factory.mktemp("declared") / "state.json", {})
+    return shared_daemons(OBSERVE="none", STATE_FILE=file, VECTOR_LEVEL="none").start()
+
+
+async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) -> None:
+    """Commands, sessions as root and last lines are published, without secrets, also later on."""
+    fake = FakeJournal(tmp_path)
+
+    async def until(caller: Caller, kind: str, name: str, is_so: Callable[[Any], object]) -> Any:
+        async def ask() -> bool:
+            return bool(is_so(await shown(caller, kind, name)))
+
+        await caller.until(ask, wanted=True)
+        return await shown(caller, kind, name)
+
+    opened = f"pam_unix(sudo:session): {OPENED} bob(uid=0)"
+    closed = "pam_unix(sudo:session): session closed for user root"
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            fake.add(SUDO.replace("stop chrony", "set-environment DB_PASSWORD=hunter2-secret"))
+            fake.add(opened)
+            found = await until(caller, "user", "bob", lambda found: found.get("as_root"))
+            (act,) = found["ran"]
+            assert act["command"].endswith("DB_PASSWORD=[redacted]")
+            assert [act] == found["as_root"]
+            lines = ["starting", "web: [emerg] no \x1b[31mdirective", "token=hunter2-secret-0123"]
+            fake.fail("web.service", *lines)
+            (last,) = (await until(caller, "failure", "web.service", bool))["failed"]
+            assert last["why"] == r"web: [emerg] no \x1b[31mdirective"
+            assert (last["result"], len(last["lines"])) == ("exit-code", 3)
+            # lines that the journal gets late
+            fake.fail("late.service")
+            fake.write_lines("late.service", "error: too late")
+            (late,) = (await until(caller, "failure", "late.service", bool))["failed"]
+            assert late["why"] == "error: too late"
+        # it goes on where it ended, and knows who was root
+        async with fake.followed(daemon.bus):
+            await caller.until(lambda: is_followed(fake, "--after-cursor=c4"), wanted=True)
+            fake.add(closed)
+            found = await until(caller, "user", "bob", lambda found: found.get("as_root") == [])
+            (left,) = found["was_root"]
+            assert {**act, "until": left["until"]} == left
+    everything = daemon.logs() + json.dumps([found, last])
+    assert "hunter2-secret" not in everything
+    assert b"hunter2-secret" not in b"".join(p.read_bytes() for p in daemon.state_dir.glob("*.db*"))
+
+
+async def is_followed(fake: FakeJournal, since: str) -> bool:
+    """Return whether the journal is followed from a place on."""
+    return since in (fake.folder / "since").read_text()
+
+
+async def test_a_flood_of_lines_costs_little(daemon: Running, tmp_path: Path) -> None:
+    """Of 20,000 forged lines nothing is published, and a command among them is."""
+    fake = FakeJournal(tmp_path)
+    forged = json.dumps(row(SUDO, "sudo", _UID="1000", _EXE="/usr/bin/logger")) + "\n"
+    with (fake.folder / "lines").open("a") as file:
+        file.write(forged * 20_000)
+    fake.add(SUDO.replace("bob", "carol"))
+    began = time.process_time()
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+
+            async def is_there() -> bool:
+                return bool(await shown(caller, "user", "carol"))
+
+            await caller.until(is_there, wanted=True)
+    assert time.process_time() - began < 4
