@@ -30,6 +30,8 @@ CONTAINERS = UNIT.with_name("op-dbus-containers.service")
 JOURNAL = UNIT.with_name("op-dbus-journal.service")
 # As systemd counts it; that the others are root's is most of it.
 METRICS = UNIT.with_name("op-dbus-metrics.service")
+# It has the network.
+NOTIFY = UNIT.with_name("op-dbus-notify.service")
 MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, JOURNAL: 0.6, METRICS: 0.5, NOTIFY: 1.1}
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
