@@ -59,6 +59,7 @@ test-all: $(VENV)/tested onnxruntime-gpu
 	.ci/test-all
 
 models: $(READY)
+	@$(BIN)/python -c 'import onnx' 2>/dev/null || $(INSTALL) '.[pull]'
 	@for level in low medium high; do $(BIN)/op-dbus models pull $$level --from packages || exit; done
 
 docs: $(VENV)/tested

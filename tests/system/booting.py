@@ -78,7 +78,9 @@ def booted(bus: str, layer: Path | None = None, base: Path = Path("/")) -> Itera
             (folder / part).mkdir()
         news.bind(str(folder / "host" / "notify"))
         news.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        process = _start(own, [str(_BOOT), name, bus, str(layer or ""), str(base)], folder / "console")
+        process = _start(
+            own, [str(_BOOT), name, bus, str(layer or ""), str(base)], folder / "console"
+        )
         init = 0
         try:
             init = _booted(news, process, folder / "console")
