@@ -72,7 +72,7 @@ def started(host: Host) -> float:
 def until_answered(host: Host) -> float:
     """Ask until the answer is right; return the seconds since the service was started."""
     end = time.monotonic() + PATIENCE_SECONDS
-    command = ("op-dbus", "search", QUESTION, "-n", "1", "--quiet")
+    command = ("op-dbus", "search", QUESTION, "--kind", "unit", "-n", "1", "--quiet")
     while time.monotonic() < end:
         if (done := host.run(*command)).stdout.strip() == ANSWER:
             return time.monotonic() - started(host)
