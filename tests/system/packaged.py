@@ -24,7 +24,8 @@ ROOM = "/usr/lib/op-dbus"
 STATE_DIR = "/var/lib/op-dbus"
 # its answer in a system of nothing but the packages below
 QUESTION, ANSWER = "what is the message bus between programs?", "systemd/unit/dbus.service"
-_NEEDED = "systemd,systemd-sysv,dbus,polkitd,python3"
+# rpm installs beside dpkg, but knows nothing of what that has installed
+_NEEDED = "systemd,systemd-sysv,dbus,polkitd,python3,rpm"
 _PLACE = "/root/packages"
 _UNIT = "op-dbus.service"
 
@@ -34,6 +35,12 @@ def find(folder: Path, suite: str) -> list[Path]:
     patterns = (f"op-dbus_*+deb{SUITES[suite]}_*.deb", "op-dbus-model-medium_*.deb")
     found = [path for pattern in patterns for path in sorted(folder.glob(pattern))[-1:]]
     return found if len(found) == len(patterns) else []
+
+
+def find_rpms(folder: Path, host: Host) -> list[Path]:
+    """Give the packages of rpm for a host's Python."""
+    minor = host.ask("python3", "-c", "import sys; print(sys.version_info.minor)")
+    return sorted([*folder.glob(f"op-dbus-0*.py3{minor}.*.rpm"), *folder.glob("*-medium-*.rpm")])
 
 
 def reason_against(folder: Path, suite: str) -> str:
@@ -90,7 +97,7 @@ def _until_ready(host: Host) -> float:
 
 
 def _mib(host: Host, *paths: str) -> dict[str, int]:
-    lines = host.ask("sh", "-c", f"du -smx {' '.join(paths)}").splitlines()
+    lines = host.ask("sh", "-c", f"du -sm {' '.join(paths)}").splitlines()
     return {Path(path).name: int(size) for size, path in map(str.split, lines)}
 
 

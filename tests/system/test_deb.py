@@ -1,10 +1,11 @@
-"""The .deb packages on hosts of Debian alone, from the first installation to the purge.
+"""The .deb packages, and those of rpm, on hosts of Debian alone, from the first installation to the purge.
 
 `make packages && OP_DBUS_TEST_PACKAGES=dist pytest tests/system/test_deb.py`; `make test-all` does.
 """
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,3 +139,25 @@ def test_purge_leaves_nothing(debian: Host, before: set[str]) -> None:
     for database in ("passwd", "group"):
         assert "op-dbus" not in debian.ask("getent", database)
     assert "org.opdbus" not in debian.ask("busctl", "list", "--activatable")
+
+
+def test_rpm_packages_bring_the_same(debian: Host) -> None:
+    """Packages of rpm serve once started, restart once when upgraded, and keep state when removed."""
+    packages = packaged.find_rpms(Path(FOLDER), debian)
+    if not packages:
+        pytest.skip("there are no packages of rpm for this Python")
+    for package in packages:
+        shutil.copy(package, debian.path("/root"))
+    # dpkg installed what they need
+    rpm = "rpm --nodeps --force -U /root/*.rpm"
+    debian.ask("sh", "-c", rpm)
+    debian.ask("systemctl", "start", UNIT)
+    packaged.until_answered(debian)
+    cursor = debian.cursor()
+    debian.ask("sh", "-c", rpm)
+    packaged.until_answered(debian)
+    assert len(debian.journal(after=cursor, UNIT=UNIT, MESSAGE_ID=STARTED)) == 1
+    debian.ask("rpm", "-e", "op-dbus")
+    assert debian.run("systemctl", "is-active", UNIT).stdout.strip() == "inactive"
+    assert not debian.path(ROOM).exists()
+    assert debian.path("/var/lib/op-dbus/memory.db").exists()
