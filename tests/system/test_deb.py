@@ -1,4 +1,4 @@
-"""The .deb packages, and those of rpm, on hosts of Debian alone, from the first installation to the purge.
+"""The .deb packages on hosts of Debian alone, from first installation to purge, and those of rpm.
 
 `make packages && OP_DBUS_TEST_PACKAGES=dist pytest tests/system/test_deb.py`; `make test-all` does.
 """
@@ -142,7 +142,7 @@ def test_purge_leaves_nothing(debian: Host, before: set[str]) -> None:
 
 
 def test_rpm_packages_bring_the_same(debian: Host) -> None:
-    """Packages of rpm serve once started, restart once when upgraded, and keep state when removed."""
+    """Packages of rpm serve once started, restart once at an upgrade, and keep state at the end."""
     packages = packaged.find_rpms(Path(FOLDER), debian)
     if not packages:
         pytest.skip("there are no packages of rpm for this Python")
