@@ -111,7 +111,7 @@ def packages() -> str:
     heads = "on", "download, MB", "on disk", "first right answer", "final vectors", "memory"
     parts = ", ".join(f"{name} {size}" for name, size in hosts[0]["parts MiB"].items())
     return (
-        f"From `benchmarks/results/{file}` (`python -m system.packaged`), {hosts[0]['machine']}; times"
+        f"From `benchmarks/results/{file}` (`system.packaged`), {hosts[0]['machine']}; times"
         f" are from the first start:\n\n{table(heads, rows)}\n\nThe largest parts, in MiB: {parts}."
     )
 

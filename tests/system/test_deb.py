@@ -67,6 +67,7 @@ def test_the_packages_bring_a_service_to_life(debian: Host) -> None:
         assert debian.run("which", missing).returncode
     packaged.install(debian)
     packaged.until_answered(debian)
+    assert "wrong " not in debian.run("op-dbus", "doctor").stdout
     assert debian.ask("systemctl", "is-enabled", UNIT) == "enabled"
     assert debian.show(UNIT, "NRestarts") == "0"
     assert debian.run("dpkg", "--verify").stdout == ""
