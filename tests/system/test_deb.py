@@ -145,7 +145,7 @@ def test_purge_leaves_nothing(debian: Host, before: set[str]) -> None:
 def test_rpm_packages_bring_the_same(debian: Host) -> None:
     """Packages of rpm serve once started, restart once at an upgrade, and keep state at the end."""
     packages = packaged.find_rpms(Path(FOLDER), debian)
-    if not packages:
+    if len(packages) < 2:
         pytest.skip("there are no packages of rpm for this Python")
     for package in packages:
         shutil.copy(package, debian.path("/root"))
