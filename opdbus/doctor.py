@@ -36,7 +36,7 @@ RESTART: Final = "`systemctl restart op-dbus`"
 # A daemon reports its status at once, unless it is stuck.
 _PATIENCE_SECONDS: Final = 10.0
 # modules whose packages have the same names
-_LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
+_LIBRARIES: Final = "numpy tokenizers safetensors dbus_fast asyncinotify structlog".split()
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _PAGE: Final = 4096
 # Seconds without a restart after which a service counts as steady, and after which earlier faults

@@ -128,10 +128,7 @@ def write_products(path: Path, dialect: Dialect, bare: Bare) -> None:
 
     It outputs one number of each product, so that nothing but the products takes time.
     """
-    import onnx
-    from onnx import TensorProto, helper
-
-    from opdbus.models import graph
+    from opdbus.models import graph, onnx_file
     from opdbus.models.graph_writer import INPUT, Writer
 
     writer = Writer(_weights(bare), dialect)
@@ -139,20 +136,18 @@ def write_products(path: Path, dialect: Dialect, bare: Bare) -> None:
     for name in ("start", "end"):
         writer.ints(name, [int(name == "end")] * 2)
     names = [f"product{number}" for number in range(_PRODUCTS)]
-    made = [_product(writer, left, name, bare) for name in names]
-    ends = [writer.op("Slice", result, "start", "end") for result in made]
+    products = [_product(writer, left, name, bare) for name in names]
+    ends = [writer.op("Slice", result, "start", "end") for result in products]
     whole = writer.op("Concat", *ends, axis=1)
-    writer.op("Cast", whole, to=TensorProto.FLOAT, output=graph.OUTPUT)
-    content = helper.make_graph(
+    writer.op("Cast", whole, to=onnx_file.FLOAT, output=graph.OUTPUT)
+    made = onnx_file.Graph(
         writer.nodes,
-        "products",
-        [helper.make_tensor_value_info(INPUT, TensorProto.INT64, ["batch", "tokens"])],
-        [helper.make_tensor_value_info(graph.OUTPUT, TensorProto.FLOAT, [1, _PRODUCTS])],
         writer.constants,
+        [onnx_file.encode_value(INPUT, onnx_file.INT64, ["batch", "tokens"])],
+        [onnx_file.encode_value(graph.OUTPUT, onnx_file.FLOAT, [1, _PRODUCTS])],
+        {"": dialect.opset, "com.microsoft": 1},
     )
-    opsets = [helper.make_opsetid("", dialect.opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(content, opset_imports=opsets, ir_version=graph.IR_VERSION)
-    onnx.save(model, path)
+    path.write_bytes(made.encode())
 
 
 def _weights(bare: Bare) -> dict[str, NDArray[np.float32]]:
@@ -166,15 +161,14 @@ def _weights(bare: Bare) -> dict[str, NDArray[np.float32]]:
 
 def _left(writer: Writer, bare: Bare) -> str:
     """Write the left side; it depends on the input, or it would be folded into a constant."""
-    from onnx import TensorProto
-
+    from opdbus.models import onnx_file
     from opdbus.models.graph_writer import INPUT
 
-    kind = TensorProto.FLOAT16 if writer.dialect.is_half else TensorProto.FLOAT
+    kind = onnx_file.FLOAT16 if writer.dialect.is_half else onnx_file.FLOAT
     table = np.random.default_rng(1).normal(0, 1, (bare.rows, bare.inner)).astype(np.float32)
     one = writer.op("Cast", INPUT, to=kind)
     left = writer.op("Mul", writer.constant("left", table), one)
-    return left if bare.is_layer else writer.op("Cast", left, to=TensorProto.UINT8)
+    return left if bare.is_layer else writer.op("Cast", left, to=onnx_file.UINT8)
 
 
 def _product(writer: Writer, left: str, name: str, bare: Bare) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 GRAPH: Final = "model.onnx"
 DATA: Final = "model.onnx.data"
 PROOF: Final = "proof.npz"
+PROOFS: Final = Path(__file__).parent / "proofs"
 FILES: Final = (GRAPH, DATA, PROOF)
 LOCK: Final = ".lock"
 _PART: Final = ".building-"
@@ -74,9 +75,21 @@ def place(model: Model, cache: Path, dialect: str) -> Built:
 
     Its name depends on the graph's inputs: weights, shape, dialect, this code.
     """
+    return Built(cache / f"{identify(model)}-{dialect}-g{GRAPH_VERSION}")
+
+
+def identify(model: Model) -> str:
+    """Hash what a model's vectors depend on: weights and shape."""
     content = f"{model.weights_sha256} {model.shape!r}".encode()
-    key = f"{hashlib.sha256(content).hexdigest()[:32]}-{dialect}-g{GRAPH_VERSION}"
-    return Built(cache / key)
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def shipped_proof(identity: str) -> Path:
+    """Return the place of the proof that is part of op-dbus, which the medium model has.
+
+    Computing it takes half of the first start. `tests/scripts/make_proof.py` makes it.
+    """
+    return PROOFS / f"{identity}.npz"
 
 
 def remove(built: Built) -> None:
@@ -124,28 +137,30 @@ def _is_as_recorded(folder: Path, _state: tuple[tuple[int, int, int], ...]) -> b
     return recorded is not None and not recorded.differing(hash_files(folder, FILES))
 
 
-def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOAT) -> None:
-    """Write graph, weights and proof into a folder; raises ModelError, OSError."""
-    # imported here, because only the child process needs onnx and copies of the weights
-    import onnx
+def fill(
+    weights_path: Path,
+    folder: Path,
+    shape: Shape,
+    dialect: Dialect = FLOAT,
+    proof: Path | None = None,
+) -> None:
+    """Write graph, weights and proof into a folder; raises ModelError, OSError.
 
+    `proof` is a file with the same rows and vectors as would be computed, if it exists.
+    """
+    # imported here, because only the child process needs copies of the weights
     from opdbus.models import graph, weights
 
     arrays = weights.read_weights(weights_path)
     try:
         _require_fit(weights_path, shape, arrays)
-        built = graph.build_graph(shape, arrays, dialect)
+        graph.build_graph(shape, arrays, dialect).save(folder / GRAPH, folder / DATA)
     except KeyError as error:
         raise ModelError(f"the weights {weights_path} lack the tensor {error}") from None
-    onnx.save(
-        built,
-        folder / GRAPH,
-        save_as_external_data=True,
-        all_tensors_to_one_file=True,
-        location=DATA,
-        size_threshold=1024,
-    )
-    _write_proof(folder / PROOF, shape, arrays)
+    if proof and proof.exists():
+        shutil.copyfile(proof, folder / PROOF)
+    else:
+        write_proof(folder / PROOF, shape, arrays)
 
 
 def write_graph(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> None:
@@ -204,7 +219,8 @@ def _require_fit(path: Path, shape: Shape, weights: Weights) -> None:
         )
 
 
-def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
+def write_proof(path: Path, shape: Shape, weights: Weights) -> None:
+    """Write rows of token ids and their vectors by the numpy reference; raises OSError."""
     import numpy as np
 
     from opdbus.models import reference
@@ -221,11 +237,11 @@ def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
 def _build(request: dict[str, Any]) -> str:
     """Build the graph that `ensure` requests, in the child; raises ModelError, ValueError."""
     child.go_second()
-    fill_in = partial(fill, dialect=DIALECTS[request["dialect"]])
+    folder = Path(request["folder"])
+    proof = shipped_proof(folder.name.split("-")[0])
+    fill_in = partial(fill, dialect=DIALECTS[request["dialect"]], proof=proof)
     try:
-        write_graph(
-            Path(request["weights"]), Path(request["folder"]), Shape(**request["shape"]), fill_in
-        )
+        write_graph(Path(request["weights"]), folder, Shape(**request["shape"]), fill_in)
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "")
         raise ModelError(f"{error.strerror or error}{advice}") from None

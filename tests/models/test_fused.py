@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from harness.tiny import LAYERS, shape_of, weights
@@ -18,7 +19,8 @@ from opdbus.models.shape import FAMILIES
 def test_a_layer_is_seven_operators(family: str, name: str) -> None:
     """Write attention with its three dense layers, and what follows a dense layer, as one node."""
     made = graph.build_graph(shape_of(family), weights(60, family=family), DIALECTS[name])
-    kinds = Counter(node.op_type for node in made.graph.node)
+    nodes = onnx.load_from_string(made.encode()).graph.node
+    kinds = Counter(node.op_type for node in nodes)
     assert kinds["Attention"] == kinds["BiasGelu"] == LAYERS
     assert kinds["MatMul"] == 3 * LAYERS
     # one more after the embeddings
@@ -34,9 +36,7 @@ def test_sums_of_large_halves_stay_finite() -> None:
     drawn[last + "bias"] += 3000
     ids = np.arange(48)[np.newaxis]
     made = graph.build_graph(shape, drawn, DIALECTS["fused-half"])
-    session = onnxruntime.InferenceSession(
-        made.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(made.encode(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {INPUT: ids})
     expected = reference.forward(shape, drawn, ids.tolist())
     assert np.isfinite(found).all()

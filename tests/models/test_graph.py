@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from opdbus.engine.proof import Probe
 from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import OnnxSession
@@ -131,7 +132,7 @@ def test_the_bias_is_the_key_against_the_query() -> None:
 def test_the_graph_is_valid_onnx(tiny: Tiny) -> None:
     """Pass onnx's own checker, and name one input and one output."""
     _, shape, weights = tiny
-    made = graph.build_graph(shape, weights)
+    made = onnx.load_from_string(graph.build_graph(shape, weights).encode())
     onnx.checker.check_model(made)
     (given,), (found,) = made.graph.input, made.graph.output
     assert (given.name, found.name) == ("input_ids", "sentence_embedding")
@@ -230,12 +231,8 @@ def test_int8_does_not_saturate(tiny_model: Path) -> None:
         folder.read_model(tiny_model, LEVELS["medium"]).shape,
         read_weights(tiny_model / "model.safetensors"),
     )
-    made = graph.build_graph(shape, weights, DIALECTS["int8-dynamic"])
-    kernels = [
-        onnx.numpy_helper.to_array(constant).astype(int)
-        for constant in made.graph.initializer
-        if constant.data_type == onnx.TensorProto.INT8
-    ]
+    constants = graph.build_graph(shape, weights, DIALECTS["int8-dynamic"]).constants.values()
+    kernels = [constant.astype(int) for constant in constants if constant.dtype == np.int8]
     largest = max(np.abs(kernel).max() for kernel in kernels)
     assert 2 * 255 * largest <= np.iinfo(np.int16).max
     assert largest == 63
@@ -249,8 +246,8 @@ def test_the_dialects_are_many() -> None:
 def test_positions_end_at_the_limit(tiny: Tiny) -> None:
     """Keep the positions and distances up to the limit only."""
     _, shape, weights = tiny
-    made = graph.build_graph(shape, weights).graph.initializer
-    sizes = {constant.name: list(constant.dims) for constant in made}
+    constants = graph.build_graph(shape, weights).constants
+    sizes = {name: list(constant.shape) for name, constant in constants.items()}
     first = FAMILIES[shape.family].first_position
     limit = shape.max_tokens
     assert sizes["positions"] == [first + limit, shape.hidden]
@@ -263,6 +260,20 @@ def test_nothing_is_run_past_the_limit(tiny: Tiny) -> None:
     assert session.run(np.ones((1, shape.max_tokens), np.int64)).shape == (1, shape.hidden)
     with pytest.raises(ProviderError, match="the model's run failed"):
         session.run(np.full((1, shape.max_tokens + 1), 5))
+
+
+def test_the_shipped_proof_is_the_references(medium_model: folder.Model, tmp_path: Path) -> None:
+    """Ship for the medium model the rows and vectors that the numpy reference computes now."""
+    build.write_proof(
+        tmp_path / "proof.npz", medium_model.shape, read_weights(medium_model.weights)
+    )
+    made, shipped = (
+        Probe.read(path)
+        for path in (tmp_path / "proof.npz", build.shipped_proof(build.identify(medium_model)))
+    )
+    advice = "run tests/scripts/make_proof.py"
+    assert [row.tolist() for row in made.rows] == [row.tolist() for row in shipped.rows], advice
+    assert np.abs(made.vectors - shipped.vectors).max() < 1e-6, advice
 
 
 def test_every_user_may_read_a_graph(tmp_path: Path, tiny_model: Path) -> None:

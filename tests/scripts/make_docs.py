@@ -73,6 +73,7 @@ PARTS = {
     "day_questions": questions.day_questions,
     "host_questions": questions.host_questions,
     "install": figures.install,
+    "packages": figures.packages,
     "endurance": endurance.endurance,
     "two_stages": cascade.two_stages,
     "map": atlas.map_figures,

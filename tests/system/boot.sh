@@ -1,28 +1,29 @@
 #!/bin/sh
 # Turns the namespaces that it is started in into a host of its own, whose process 1 is systemd.
 #
-#   boot.sh FOLDER BUS [LAYER]
+#   boot.sh FOLDER BUS [LAYER [BASE]]
 #
 # FOLDER: has two folders: root, where the new root is mounted, seen by nobody outside, and host,
 #         with the socket `notify` on which systemd says that it has booted.
 # BUS:    dbus or dbus-broker, the unit that runs the system bus.
 # LAYER:  a tree that is laid over this machine's files, such as what `make install` made.
+# BASE:   another root whose files it has instead of this machine's.
 #
 # Nothing of what is written inside reaches this machine's disk or kernel: files go to memory, and
 # the kernel's settings are read-only.
 set -eu
-outside=$1 bus=$2 layer=${3:-}
+outside=$1 bus=$2 layer=${3:-} base=${4:-/}
 code=$(cd "$(dirname "$0")/../.." && pwd)
 umask 022
 
 folder=$outside/root
 mount -t tmpfs -o mode=755 op-dbus-tests "$folder"
 mkdir "$folder/upper" "$folder/work" "$folder/root" "$folder/none" "$folder/layer"
-lower=/
+lower=$base
 if [ -n "$layer" ]; then
     # overlayfs refuses a layer inside another layer, but not an overlay of it
     mount -t overlay -o "ro,lowerdir=$layer:$folder/none" overlay "$folder/layer"
-    lower=$folder/layer:/
+    lower=$folder/layer:$base
 fi
 root=$folder/root
 mount -t overlay -o "lowerdir=$lower,upperdir=$folder/upper,workdir=$folder/work" overlay "$root"

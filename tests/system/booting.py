@@ -60,11 +60,12 @@ def why_not() -> str:
 
 
 @contextmanager
-def booted(bus: str, layer: Path | None = None) -> Iterator[Host]:
+def booted(bus: str, layer: Path | None = None, base: Path = Path("/")) -> Iterator[Host]:
     """Boot a host, and leave nothing of it behind.
 
-    It has this machine's files, to which its changes never go, no network, and a system bus of its
-    own: `dbus` or `dbus-broker`. A layer is a tree of files that it has besides.
+    It has this machine's files, or those of another root, to which its changes never go, no
+    network, and a system bus of its own: `dbus` or `dbus-broker`. A layer is a tree of files that
+    it has besides.
     """
     sweep()
     with (
@@ -77,7 +78,9 @@ def booted(bus: str, layer: Path | None = None) -> Iterator[Host]:
             (folder / part).mkdir()
         news.bind(str(folder / "host" / "notify"))
         news.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        process = _start(own, [str(_BOOT), name, bus, str(layer or "")], folder / "console")
+        process = _start(
+            own, [str(_BOOT), name, bus, str(layer or ""), str(base)], folder / "console"
+        )
         init = 0
         try:
             init = _booted(news, process, folder / "console")

@@ -1,0 +1,164 @@
+"""The .deb packages on hosts of Debian alone, from first installation to purge, and those of rpm.
+
+`make packages && OP_DBUS_TEST_PACKAGES=dist pytest tests/system/test_deb.py`; `make test-all` does.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from system import packaged
+from system.host import Host
+from system.packaged import ROOM
+from system.service import SETTINGS, STARTED, STATE_FILE, UNIT, Service
+
+FOLDER = os.environ.get("OP_DBUS_TEST_PACKAGES", "")
+JOB = "backup/job/home-dirs"
+# what differs after an installation of any package
+_LEFT_OUT = "/proc /sys /dev /run /tmp /root /mnt"
+_LEFT_OUT += " /var/lib/dpkg /var/lib/apt /var/log /var/cache /var/tmp"
+# the user database's copies, and the index of systemd's messages, which are made anew
+_MADE_ANEW = {"/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/etc/.pwd.lock"}
+_MADE_ANEW |= {f"/var/lib/systemd/{name}" for name in ("catalog", "catalog/database", "linger")}
+
+
+@pytest.fixture(scope="module", params=packaged.SUITES)
+def debian(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
+    """Boot a host of each release for which there are packages."""
+    if not FOLDER:
+        pytest.skip("OP_DBUS_TEST_PACKAGES names no folder of packages: `make test-all` does")
+    if reason := packaged.reason_against(Path(FOLDER), request.param):
+        pytest.skip(reason)
+    scratch = tmp_path_factory.mktemp("debian")
+    with packaged.fresh(Path(FOLDER), request.param, scratch) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def before(debian: Host) -> set[str]:
+    """List the host's files before anything is installed."""
+    return _files(debian)
+
+
+def _files(host: Host) -> set[str]:
+    skipped = " -o ".join(f"-path {path}" for path in _LEFT_OUT.split())
+    return set(host.ask("sh", "-c", rf"find / \( {skipped} \) -prune -o -print").splitlines())
+
+
+def _publish(host: Host, state: str) -> None:
+    job = {"plugin": "backup", "kind": "job", "name": "home-dirs", "properties": {"state": state}}
+    host.ask("op-dbus", "publish", "probe", stdin=json.dumps([job]))
+
+
+def _history(host: Host) -> str:
+    return host.ask("op-dbus", "history", JOB)
+
+
+@pytest.mark.usefixtures("before")
+def test_the_packages_bring_a_service_to_life(debian: Host) -> None:
+    """Without a compiler, pip or network, the service answers by meaning once it is installed."""
+    for missing in ("gcc", "pip3", f"{ROOM}/bin/pip"):
+        assert debian.run("which", missing).returncode
+    packaged.install(debian)
+    packaged.until_answered(debian)
+    assert "wrong " not in debian.run("op-dbus", "doctor").stdout
+    assert debian.ask("systemctl", "is-enabled", UNIT) == "enabled"
+    assert debian.show(UNIT, "NRestarts") == "0"
+    assert debian.run("dpkg", "--verify").stdout == ""
+    for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640")):
+        assert debian.ask("stat", "--format=%a %U:%G", path) == f"{mode} root:op-dbus-config"
+
+
+def test_an_upgrade_restarts_once_and_keeps_all(debian: Host) -> None:
+    """An upgrade keeps settings, state and history, and restarts the service once."""
+    service = Service(debian)
+    debian.write(SETTINGS, debian.path(SETTINGS).read_text() + "# mine\n")
+    service.declare({"chrony.service": "keeps the clock right"})
+    for state in ("running", "failed"):
+        _publish(debian, state)
+    before = _history(debian)
+    assert "running -> failed" in before
+    cursor = debian.cursor()
+    packaged.install(debian)
+    packaged.until_answered(debian)
+    assert len(debian.journal(after=cursor, UNIT=UNIT, MESSAGE_ID=STARTED)) == 1
+    assert debian.path(SETTINGS).read_text().endswith("# mine\n")
+    assert debian.path(STATE_FILE).exists()
+    assert _history(debian) == before
+
+
+def test_an_upgrade_on_a_full_disk_leaves_the_old_program(debian: Host) -> None:
+    """An upgrade for which there is no room fails; the old program serves, also if restarted."""
+    service = Service(debian)
+    pid = service.pid
+    script = f"""
+        size=$(du -sm {ROOM} | cut -f1)
+        mkdir /mnt/small
+        mount -t tmpfs -o size=$((size + 20))m small /mnt/small
+        cp -a {ROOM}/. /mnt/small
+        mount --bind /mnt/small {ROOM}
+    """
+    debian.ask("sh", "-ec", script)
+    done = debian.run("sh", "-c", "dpkg -i /root/packages/op-dbus_*.deb")
+    assert done.returncode
+    assert "No space left on device" in done.stderr
+    assert service.pid == pid
+    packaged.until_answered(debian)
+    service.systemctl("restart")
+    packaged.until_answered(debian)
+    assert "running -> failed" in _history(debian)
+    changed = debian.run("dpkg", "--verify", "op-dbus").stdout.splitlines()
+    assert [line.split()[-1] for line in changed] == [SETTINGS]
+    # the service's own mounts hold it
+    service.systemctl("stop")
+    debian.ask("umount", ROOM, "/mnt/small")
+    service.systemctl("start")
+
+
+def test_what_is_removed_comes_back_with_its_state(debian: Host) -> None:
+    """A removed package leaves nothing that runs, and its state serves again once it is back."""
+    debian.ask("apt-get", "remove", "--yes", "op-dbus")
+    assert debian.run("systemctl", "is-active", UNIT).stdout.strip() == "inactive"
+    assert debian.run("systemctl", "list-units", "--quiet", "--no-legend", "op-dbus*").stdout == ""
+    assert not debian.path(ROOM).exists()
+    packaged.install(debian)
+    packaged.until_answered(debian)
+    assert "running -> failed" in _history(debian)
+    assert debian.path(SETTINGS).read_text().endswith("# mine\n")
+
+
+def test_purge_leaves_nothing(debian: Host, before: set[str]) -> None:
+    """A purge takes state, settings, caches, user and groups away."""
+    debian.ask("apt-get", "purge", "--yes", "op-dbus", "op-dbus-model-medium")
+    assert sorted(_files(debian) - before - _MADE_ANEW) == []
+    for database in ("passwd", "group"):
+        assert "op-dbus" not in debian.ask("getent", database)
+    assert "org.opdbus" not in debian.ask("busctl", "list", "--activatable")
+
+
+def test_rpm_packages_bring_the_same(debian: Host) -> None:
+    """Packages of rpm serve once started, restart once at an upgrade, and keep state at the end."""
+    packages = packaged.find_rpms(Path(FOLDER), debian)
+    if len(packages) < 2:
+        pytest.skip("there are no packages of rpm for this Python")
+    for package in packages:
+        shutil.copy(package, debian.path("/root"))
+    # dpkg installed what they need
+    rpm = "rpm --nodeps --force -U /root/*.rpm"
+    debian.ask("sh", "-c", rpm)
+    debian.ask("systemctl", "start", UNIT)
+    packaged.until_answered(debian)
+    cursor = debian.cursor()
+    debian.ask("sh", "-c", rpm)
+    packaged.until_answered(debian)
+    assert len(debian.journal(after=cursor, UNIT=UNIT, MESSAGE_ID=STARTED)) == 1
+    debian.ask("rpm", "-e", "op-dbus")
+    assert debian.run("systemctl", "is-active", UNIT).stdout.strip() == "inactive"
+    assert not debian.path(ROOM).exists()
+    assert debian.path("/var/lib/op-dbus/memory.db").exists()
