@@ -17,6 +17,9 @@ from system.packaged import ROOM
 from system.service import SETTINGS, STARTED, STATE_FILE, UNIT, Service
 
 FOLDER = os.environ.get("OP_DBUS_TEST_PACKAGES", "")
+RULES = "/etc/op-dbus/notify.toml"
+# Services that an administrator switches on.
+OTHERS = ("op-dbus-journal.service", "op-dbus-notify.service")
 JOB = "backup/job/home-dirs"
 # what differs after an installation of any package
 _LEFT_OUT = "/proc /sys /dev /run /tmp /root /mnt"
@@ -71,13 +74,15 @@ def test_the_packages_bring_a_service_to_life(debian: Host) -> None:
     assert debian.ask("systemctl", "is-enabled", UNIT) == "enabled"
     assert debian.show(UNIT, "NRestarts") == "0"
     assert debian.run("dpkg", "--verify").stdout == ""
-    for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640")):
+    for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640"), (RULES, "640")):
         assert debian.ask("stat", "--format=%a %U:%G", path) == f"{mode} root:op-dbus-config"
 
 
 def test_an_upgrade_restarts_once_and_keeps_all(debian: Host) -> None:
-    """An upgrade keeps settings, state and history, and restarts the service once."""
+    """An upgrade keeps settings, state and history, and restarts each service that runs once."""
     service = Service(debian)
+    debian.ask("systemctl", "start", *OTHERS)
+    pids = [debian.show(unit, "MainPID") for unit in OTHERS]
     debian.write(SETTINGS, debian.path(SETTINGS).read_text() + "# mine\n")
     service.declare({"chrony.service": "keeps the clock right"})
     for state in ("running", "failed"):
@@ -91,6 +96,8 @@ def test_an_upgrade_restarts_once_and_keeps_all(debian: Host) -> None:
     assert debian.path(SETTINGS).read_text().endswith("# mine\n")
     assert debian.path(STATE_FILE).exists()
     assert _history(debian) == before
+    assert [debian.show(unit, "ActiveState") for unit in OTHERS] == ["active"] * len(OTHERS)
+    assert not {*pids} & {debian.show(unit, "MainPID") for unit in OTHERS}
 
 
 def test_an_upgrade_on_a_full_disk_leaves_the_old_program(debian: Host) -> None:
