@@ -17,7 +17,7 @@ from system.packaged import ROOM
 from system.service import SETTINGS, STARTED, STATE_FILE, UNIT, Service
 
 FOLDER = os.environ.get("OP_DBUS_TEST_PACKAGES", "")
-RULES = "/etc/op-dbus/notify.toml"
+RULES, ALERTS = "/etc/op-dbus/notify.toml", "/etc/op-dbus/notify.d"
 # Services that an administrator switches on.
 OTHERS = ("op-dbus-journal.service", "op-dbus-notify.service")
 JOB = "backup/job/home-dirs"
@@ -81,6 +81,7 @@ def test_the_packages_bring_a_service_to_life(debian: Host) -> None:
 def test_an_upgrade_restarts_once_and_keeps_all(debian: Host) -> None:
     """An upgrade keeps settings, state and history, and restarts each service that runs once."""
     service = Service(debian)
+    debian.ask("install", "-m", "755", "/usr/share/doc/op-dbus/notify.d/journal", ALERTS)
     debian.ask("systemctl", "start", *OTHERS)
     pids = [debian.show(unit, "MainPID") for unit in OTHERS]
     debian.write(SETTINGS, debian.path(SETTINGS).read_text() + "# mine\n")
