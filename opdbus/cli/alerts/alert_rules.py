@@ -141,7 +141,8 @@ class _Parser:
         return words
 
     def _refuse(self, key: str, sentence: str) -> NoReturn:
-        named = re.compile(rf"\s*(?:\[+\s*)?[\"']?{re.escape(key)}\b")
-        lines = (n for n in self._span if named.match(self._lines[n]))
+        # a key with its value, or a table's head
+        heads = ((n, re.split(r"[]=]", self._lines[n], maxsplit=1)[0]) for n in self._span)
+        lines = (n for n, head in heads if head.strip(" \t[\"'") == key)
         line = next(lines, self._span.start)
         raise ConfigError(f"{self._path}:{line + 1}: {sentence}")
