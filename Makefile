@@ -13,6 +13,7 @@
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
 #   make onnxruntime-gpu  the library that the tests marked gpu_package need, beside the environment
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
+#   make image        an OCI image under dist/, without root; docs/container.md says how to run it
 #   make uninstall    takes both away; state, settings and the user stay
 #   make clean        remove what the others made in this folder
 #
@@ -42,7 +43,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install uninstall clean made_anew
+.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -91,6 +92,9 @@ install:
 	@DESTDIR="$(DESTDIR)" PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(SYSTEM_PYTHON)" EXTRAS="$(EXTRAS)" \
 		systemd/setup install
+
+image:
+	@.ci/image
 
 uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/setup uninstall
