@@ -19,6 +19,7 @@ From `benchmarks/results/{file}` (`benchmarks/host/busy_day.py`), on {machine}: 
 host with {objects:,} objects in {minutes:.0f} minutes. Settings are those of `make install`, but
 history keeps {rows:,} rows, so that rows are deleted during the day. The report says what happens,
 how often, and why so often. Other work ran on the machine: searches were slower for it.
+{note}
 
 {bars}
 
@@ -92,6 +93,7 @@ def busy_day() -> str:
         objects=report["objects"],
         minutes=report["seconds"] / 60,
         rows=report["kept rows of history"],
+        note=report.get("note", ""),
         bars=table(("bar", "is", "measured", "limit", ""), rows),
         each=table(heads, minutes),
     )
