@@ -15,6 +15,7 @@
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
 #   make packages     .deb and .rpm packages for this system's Python, into dist/
 #   make wheel        a wheel for pip, pipx and uv, tried in a fresh environment, into dist/
+#   make image        an OCI image under dist/, without root; docs/container.md says how to run it
 #   make uninstall    takes both away; state, settings and the user stay
 #   make clean        remove what the others made in this folder
 #
@@ -45,7 +46,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install packages wheel uninstall clean made_anew
+.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install packages wheel image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -104,6 +105,9 @@ packages:
 
 wheel:
 	@PYTHON="$(PYTHON)" packaging/wheel
+
+image:
+	@.ci/image
 
 uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/setup uninstall

@@ -123,7 +123,7 @@ ACTS = {
 }
 
 
-def _build(name: str, version: str) -> None:
+def build(name: str, version: str) -> None:
     """Build a package in the folder of packages."""
     description, files = PACKAGES[name, version]
     folder = _DEBS / f"{name}_{version}"
@@ -155,7 +155,7 @@ def _do(command: str) -> None:
 def main() -> None:
     """Do all of it."""
     for package in PACKAGES:
-        _build(*package)
+        build(*package)
     began = []
     for name, command in ACTS.items():
         began.append([name, time.time_ns() // 1000])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CACHE = Path(__file__).parents[2] / ".pytest_cache" / "d" / "system"
 GROUP = "op-dbus"
 ASKER = "asker"
+_SCRIPT_SECONDS = 300.0
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
@@ -38,8 +39,10 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def report(options: argparse.Namespace, measure: Callable[[Host], dict[str, Any]]) -> None:
-    """Boot a host, measure it, and write the report."""
+def report(
+    options: argparse.Namespace, measure: Callable[[Host], dict[str, Any]]
+) -> dict[str, Any]:
+    """Boot a host, measure it, write the report, and return it."""
     if reason := why_not():
         sys.exit(reason)
     with installed(CACHE) as layer, booted(options.bus, layer) as host:
@@ -51,6 +54,7 @@ def report(options: argparse.Namespace, measure: Callable[[Host], dict[str, Any]
         }
     text = json.dumps(found, indent=1)
     (options.json or Path("/dev/stdout")).write_text(f"{text}\n")
+    return found
 
 
 def asked_by_a_member(host: Host) -> Service:
@@ -59,12 +63,15 @@ def asked_by_a_member(host: Host) -> Service:
     return Service(host, user=ASKER)
 
 
-def python(host: Host, name: str, *arguments: str, user: str = "") -> str:
+def python(
+    host: Host, name: str, *arguments: str, user: str = "", seconds: float = _SCRIPT_SECONDS
+) -> str:
     """Run a script of this folder inside the host, as root or a user, and return what it prints."""
     for script in Path(__file__).parent.glob("*.py"):
-        host.write(f"/run/{script.name}", script.read_text())
+        if not host.path(f"/run/{script.name}").exists():
+            host.write(f"/run/{script.name}", script.read_text())
     command = [f"{PROGRAM}/bin/python", f"/run/{name}", *arguments]
-    done = host.run(*command, user=user, seconds=300)
+    done = host.run(*command, user=user, seconds=seconds)
     sys.stderr.write(done.stderr)
     if done.returncode:
         sys.exit(f"{name} failed\n{host.log()}")

@@ -40,11 +40,11 @@ class Process:
         lines = dict(line.split(": ") for line in (self._folder / "io").read_text().splitlines())
         return int(lines["write_bytes"])
 
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> dict[str, float]:
         """Return its memory in MiB: resident, and its share of what is shared."""
         lines = (self._folder / "smaps_rollup").read_text().splitlines()[1:]
         kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        return {name: kib[name] >> 10 for name in ("Rss", "Pss")}
+        return {name: round(kib[name] / 1024, 1) for name in ("Rss", "Pss")}
 
 
 def rest(service: Service, seconds: float) -> dict[str, Any]:

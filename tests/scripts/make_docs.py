@@ -70,6 +70,7 @@ PARTS = {
     "metrics": metrics,
     "figures": figures.figures,
     "host": host.host,
+    "busy_day": host.busy_day,
     "day_questions": questions.day_questions,
     "host_questions": questions.host_questions,
     "install": figures.install,

@@ -30,6 +30,8 @@ _ASKED: Final = 8
 # Texts forgotten, and pairs of vectors compared, at a time: some milliseconds' work.
 _FORGOTTEN: Final = 500
 _COMPARED: Final = 512
+# Texts of one turn from which on it is logged as info, as the first vectors of an index are.
+_NOTABLE: Final = 100
 # Delays after successive failures, the last one repeated.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
@@ -55,6 +57,8 @@ class Indexer:
         self._on_progress = on_progress
         self._sentences = SentenceVectors(vectors)
         self._retry_seconds = retry_seconds
+        # the index whose first vectors were logged
+        self._logged: VectorIndex | None = None
         # whether vectors left by earlier runs were pruned
         self._is_pruned = False
 
@@ -121,9 +125,11 @@ class Indexer:
         objects = len(self._memory.catalogue)
         reused = max(0, objects - computed)
         self._memory.notify(Vectorized(generation, embedder.level, computed, reused))
-        # a turn that computed nothing is not worth an info line
-        say = log.info if computed else log.debug
+        # a busy host changes a few objects at a time all day: hundreds of lines that say little
+        is_notable = computed >= (_NOTABLE if index is self._logged else 1)
+        say = log.info if is_notable else log.debug
         say("vectorized", computed=computed, reused=reused)
+        self._logged = index if is_notable else self._logged
         self._memory.unembedded.set()
         # static vectors may no longer be worth their memory
         self._memory.unstaged.set()
