@@ -34,8 +34,9 @@ def facts(context: click.Context, is_verified: bool, json_: bool) -> None:
     """
     found = ask(_gather)
     if is_verified:
-        report = proving.verify_history(context)
-        found["history"] |= {"verified": report.vouched, "problems": report.problem_count}
+        report, reason = proving.verify_history(context)
+        found["history"] |= {"vouched": report.vouched, "problems": report.problem_count}
+        found["history"] |= {"journal_error": reason} if reason else {}
     if json_:
         output.print_json(found)
     else:

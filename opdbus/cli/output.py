@@ -277,7 +277,8 @@ def _break_word(word: str, room: int) -> Iterator[str]:
 def replace_file(path: Path, text: str, like: os.stat_result | None = None) -> None:
     """Write a file that changes at once; raises InvalidArgs.
 
-    It gets the owner and mode of `like`, or else everybody may read it.
+    It gets the owner and mode of `like`, or else everybody may read it. The group of `like` is
+    required, through which a service may read the file.
     """
     # few commands need it
     import tempfile
@@ -289,9 +290,10 @@ def replace_file(path: Path, text: str, like: os.stat_result | None = None) -> N
         with os.fdopen(file, "w", encoding="utf-8") as stream:
             stream.write(text)
             if like:
+                os.fchown(stream.fileno(), -1, like.st_gid)
                 # a user who may write here may not own what belongs to another
                 with suppress(PermissionError):
-                    os.fchown(stream.fileno(), like.st_uid, like.st_gid)
+                    os.fchown(stream.fileno(), like.st_uid, -1)
             os.fchmod(stream.fileno(), like.st_mode & 0o7777 if like else 0o644)
         Path(written).replace(path)
     except OSError as error:

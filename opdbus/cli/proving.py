@@ -23,7 +23,7 @@ from opdbus.platform.metrics import Family, render
 from opdbus.settings.parsing import decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from opdbus.client import Client
     from opdbus.history.checkpoint import Checkpoint
@@ -79,11 +79,7 @@ def verify(
     owner = _journal_user(path, user)
     asked = checkpoint.journal_command(owner, unit, Path(journal) if journal else None)
     begin = parse_time(since)
-    found, reason = _read_checkpoints(asked, begin)
-    report = _verify_database(path, found)
-    if report.problem_count and (newer := _read_checkpoints(asked, begin)[0]) != found:
-        # rows were pruned in between
-        report = _verify_database(path, newer)
+    report, reason = _verify(path, asked, begin)
     if target:
         output.replace_file(target, report_metrics(report))
     if json_:
@@ -123,13 +119,25 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
         )
 
 
-def verify_history(context: click.Context) -> Report:
-    """Verify the service's history with the checkpoints in the journal; raises StoreError."""
+def verify_history(context: click.Context) -> tuple[Report, str]:
+    """Verify the service's history; raises StoreError.
+
+    Returns also the reason why the journal, which has the checkpoints, cannot be read.
+    """
     from opdbus.history import checkpoint
 
     path = _service_database(context)
     asked = checkpoint.journal_command(_journal_user(path, None), "op-dbus.service", None)
-    return _verify_database(path, _read_checkpoints(asked, 0)[0])
+    return _verify(path, asked, 0)
+
+
+def _verify(path: Path, asked: Sequence[str], begin: int) -> tuple[Report, str]:
+    found, reason = _read_checkpoints(asked, begin)
+    report = _verify_database(path, found)
+    if report.problem_count and (newer := _read_checkpoints(asked, begin)[0]) != found:
+        # rows were pruned in between
+        report = _verify_database(path, newer)
+    return report, reason
 
 
 async def _forget(

@@ -24,6 +24,7 @@ CONFIG: Final = "/etc/op-dbus/notify.toml"
 STATE: Final = "/var/lib/op-dbus-notify"
 # The folder of executables, beside the rules.
 FOLDER: Final = "notify.d"
+_COPIES: Final = ("~", ".bak", ".orig", ".rej", ".dpkg-old", ".dpkg-new", ".dpkg-dist", ".rpmsave")
 
 
 @root.command()
@@ -55,8 +56,10 @@ def notify(context: click.Context, config: str, state_dir: str, since: str | Non
     from opdbus.systemd import notify as sd_notify
 
     try:
-        executables = _find_executables(Path(config).parent / FOLDER)
-        rules = read_rules(Path(config), [path.name for path in executables])
+        # executables run in another folder
+        rules_file = Path(config).absolute()
+        executables = _find_executables(rules_file.parent / FOLDER)
+        rules = read_rules(rules_file, [path.name for path in executables])
         service = sd_notify.connect(os.environ, os.getpid())
         bus = load_settings(context.obj).bus
         asyncio.run(_run(bus, service, rules, executables, Path(state_dir), parse_time(since)))
@@ -68,13 +71,13 @@ def notify(context: click.Context, config: str, state_dir: str, since: str | Non
 def _find_executables(folder: Path) -> list[Path]:
     """Return the executables of a folder, by name; raises ConfigError if there is none.
 
-    Hidden files, copies of editors and files that nobody may execute are left out.
+    Hidden files, copies that editors and dpkg keep and files that nobody may execute are left out.
     """
     try:
         paths = [path for path in sorted(folder.iterdir()) if path.is_file()]
     except OSError as error:
         raise ConfigError(f"cannot read {folder}: {error.strerror}") from None
-    named = [path for path in paths if path.name[0] != "." and path.name[-1] != "~"]
+    named = [path for path in paths if path.name[0] != "." and not path.name.endswith(_COPIES)]
     found = [path for path in named if path.stat().st_mode & 0o111]
     if not found:
         raise ConfigError(
