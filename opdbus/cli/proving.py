@@ -23,7 +23,7 @@ from opdbus.platform.metrics import Family, render
 from opdbus.settings.parsing import decimal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from opdbus.client import Client
     from opdbus.history.checkpoint import Checkpoint
@@ -131,7 +131,7 @@ def verify_history(context: click.Context) -> tuple[Report, str]:
     return _verify(path, asked, 0)
 
 
-def _verify(path: Path, asked: Sequence[str], begin: int) -> tuple[Report, str]:
+def _verify(path: Path, asked: list[str], begin: int) -> tuple[Report, str]:
     found, reason = _read_checkpoints(asked, begin)
     report = _verify_database(path, found)
     if report.problem_count and (newer := _read_checkpoints(asked, begin)[0]) != found:
