@@ -140,8 +140,9 @@ def find_route(question: str, now: datetime) -> Route:
 # Drift: the object that a question is about.
 
 _AS_DECLARED: Final = re.compile(
-    r"^(?:is|does|has) (?:(?:the|my|our|this|that) )*(?!(?:all|every|each|any) )(?P<name>.+?)"
-    r" (?:(?:really|still|quite|exactly|just|actually|running|set up|configured|installed) )*"
+    r"^(?:is|does|has) (?:(?:not|the|my|our|this|that) )*(?!(?:all|every|each|any) )(?P<name>.+?)"
+    r" (?:(?:not|no longer|really|still|now|quite|exactly|just|actually|running|set up|configured"
+    r"|installed) )*"
     r"(?:as|like|the way|how|what|where|other than|unlike|compliant|match\w*|drift\w*|conform\w*"
     r"|differ\w*|deviat\w*|correspond\w*|in the state|in line)\b"
 )
@@ -157,6 +158,21 @@ def subject_of(question: str) -> list[str]:
     if len(words) > 1:
         words = [" ".join(words), *reversed(words)]
     return [word for word in words if word not in _NAMELESS]
+
+
+# Words of which each turns the meaning of yes.
+_DIFFERENCE: Final = re.compile(
+    r"\b(?:drift\w*|differ\w*|deviat\w*|other than|otherwise|unlike|not|no longer)\b"
+)
+
+
+def asks_for_difference(question: str) -> bool:
+    """Return whether yes means that an object is other than declared.
+
+    `isn't curl as declared` asks whether it is.
+    """
+    text = re.sub(r"^(\w+) not ", r"\1 ", plain(question))
+    return len(_DIFFERENCE.findall(text)) % 2 == 1
 
 
 # Changes: times, and the rest of a question without them.

@@ -28,7 +28,7 @@ def served(
 ) -> Running:
     """Run a daemon of the example, one of whose units is other than declared."""
     declared = json.loads(EXAMPLE.read_text())
-    declared["plugins"] |= {"lab": {"gauge": "bar"}, "system": {"hostname": "web1"}}
+    declared["plugins"] |= {"lab": {"gauge": "bar"}, "system": {"hostname": "web1", "timezone": "UTC"}}
     file = tmp_path_factory.mktemp("ask") / "state.json"
     file.write_text(json.dumps(declared))
     daemon = shared_daemons(STATE_FILE=file).start().vectorized()
@@ -123,13 +123,29 @@ def test_drift_begins_with_what_a_question_names(served: Running) -> None:
         ("is redis-server as declared?", "yes: systemd/unit/redis-server.service is as declared",
          0),
         ("does redis-server.service match the state file", "yes: ", 0),
-        ("has the service redis-server drifted?", "yes: ", 0),
+        ("has the service redis-server drifted?", "no: ", 0),
         ("is sshd as declared?", "no: systemd/unit/sshd.service is other than declared", 1),
         ("is the unit sshd.service as it should be", "no: ", 1),
         ("is the hostname as declared?",
          "no: hostname of system/settings/system is other than declared", 1),
         ("is gauge as declared?", "gauge of lab/settings/lab is declared, and nothing observes", 0),
         ("is stranger as declared?", "nothing is declared of stranger: systemd/unit/stranger", 0),
+        ("has redis-server drifted?", "no: systemd/unit/redis-server.service is as declared", 0),
+        ("is redis-server not as declared?", "no: ", 0),
+        ("is redis-server drifting", "no: ", 0),
+        ("does redis-server not differ from its declaration", "yes: ", 0),
+        ("is sshd other than declared?", "yes: systemd/unit/sshd.service is other than", 1),
+        ("isn't sshd as declared?", "no: ", 1),
+        ("is sshd different from its declaration?", "yes: ", 1),
+        ("does sshd differ from what is declared?", "yes: ", 1),
+        ("is the host name other than declared?", "yes: hostname of system/settings/system is", 1),
+        ("is the active state of sshd as declared", "no: active_state of systemd/unit/sshd.serv",
+         1),
+        ("is the unit file state of redis-server as declared", "unit_file_state of systemd/unit/re",
+         0),
+        ("is the time zone as declared", "timezone of system/settings/system is declared, and not",
+         0),
+        ("is the shade of redis-server as declared", "nothing is declared of shade of systemd", 0),
         ("is postgresql@15-main as declared?", "systemd/unit/postgresql@15-main.service is decl",
          0),
     ],
