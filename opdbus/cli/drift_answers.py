@@ -65,7 +65,9 @@ async def find_answers(
         if declared := {path: one for path, one in shown.items() if one["Declared"]}:
             # the longest name has all words
             wanted = [word for word in names[0].split() if word != name]
-            return {p: await _of_object(p, one, wanted, rows, client) for p, one in declared.items()}
+            return {
+                p: await _of_object(p, one, wanted, rows, client) for p, one in declared.items()
+            }
         if settings := await _of_setting(name, rows, client):
             return settings
         if shown and not undeclared:

@@ -28,7 +28,10 @@ def served(
 ) -> Running:
     """Run a daemon of the example, one of whose units is other than declared."""
     declared = json.loads(EXAMPLE.read_text())
-    declared["plugins"] |= {"lab": {"gauge": "bar"}, "system": {"hostname": "web1", "timezone": "UTC"}}
+    declared["plugins"] |= {
+        "lab": {"gauge": "bar"},
+        "system": {"hostname": "web1", "timezone": "UTC"},
+    }
     file = tmp_path_factory.mktemp("ask") / "state.json"
     file.write_text(json.dumps(declared))
     daemon = shared_daemons(STATE_FILE=file).start().vectorized()
