@@ -110,7 +110,7 @@ async def _of_field(
         fields = [one for one in row[5] if one[0] in _OF_ALL or _is_called(one[0], _plain(field))]
         own += [[*row[:5], fields]] if fields else []
     if own:
-        return Answer(subject, True, "", own)
+        return Answer(subject, drifts=True, rows=own)
     if not shown.get("Drift"):
         return Answer(subject, None, _UNOBSERVED)
     labels = {field, f"{field} of {id_of_path(path)['name']}"}
@@ -121,7 +121,8 @@ async def _of_field(
     declared, observed = (str(dict(leaves).get(field)) for leaves in sides)
     is_equal = declared == observed
     # values that look different may mean the same, or never be compared
-    return Answer(subject, False, "" if is_equal else "is not observed to be other than declared")
+    why = "" if is_equal else "is not observed to be other than declared"
+    return Answer(subject, drifts=False, why=why)
 
 
 async def _of_setting(name: str, rows: Sequence[Row], client: Client) -> dict[str, Answer]:

@@ -48,6 +48,9 @@ def served(
     asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
     asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
     asyncio.run(_publish(daemon, "faxd", "packages", "package", status="config-files"))
+    asyncio.run(_publish(daemon, "/etc/hosts.none", "files", "file", missing=True))
+    asyncio.run(_publish(daemon, "vm.none", "kernel", "sysctl", missing=True, wanted="1"))
+    asyncio.run(_publish(daemon, "ghost.service", load_state="not-found", active_state="failed"))
     port = {"port": 8443, "protocol": "tcp", "exposed": "all addresses"}
     asyncio.run(_publish(daemon, "tcp 0.0.0.0:8443", "net", "listener", **port))
     return daemon
@@ -182,6 +185,12 @@ def test_whether_one_object_is_as_declared(
         ("does the group staff have cleo as a member?", "no: users/group/staff: "),
         ("does cleo exist?", "yes: users/account/cleo"),
         ("is there an account called ben?", "yes: users/account/ben"),
+        ("does /etc/hosts.none exist?", "no: files/file//etc/hosts.none is not there"),
+        ("is vm.none there?", "no: kernel/sysctl/vm.none is not there"),
+        ("does faxd exist?", "no: packages/package/faxd: status config-files"),
+        ("is ghost.service present?", "no: systemd/unit/ghost.service: load_state not-found"),
+        ("is vm.none gone?", "yes: kernel/sysctl/vm.none is not there"),
+        ("is cleo missing?", "no: users/account/cleo"),
         ("is ben an administrator?", "no: users/account/ben: administrator no"),
         ("is mailgate running?", "no: systemd/unit/mailgate.service: active_state inactive"),
         ("is the service mailgate still up?", "no: systemd/unit/mailgate.service: "),

@@ -20,8 +20,8 @@ _ADVERBS: Final = re.compile(
 _DETERMINERS: Final = frozenset("the a an my our your this that both all any".split())
 # Words that stand for no object of that name.
 _PRONOUNS: Final = query_terms.STOP_WORDS | frozenset(
-    "anyone anybody someone somebody everyone everybody everything nobody nothing one ones each"
-    " others another he him".split()
+    "anything something anyone anybody someone somebody everyone everybody everything nobody"
+    " nothing one ones each others another he him".split()
 )
 _AND: Final = re.compile(r" and (?:the )?")
 _MOST_NAMES: Final = 4
@@ -49,6 +49,8 @@ class Form(NamedTuple):
 
 
 MEMBER, PORT, EXISTS, STATE = "member", "port", "exists", "state"
+# The opposite of EXISTS, as which it is read.
+ABSENT: Final = "absent"
 FORMS: Final = tuple(
     Form(relation, re.compile(f"^(?:{pattern})$"), example)
     for relation, pattern, example in (
@@ -66,6 +68,8 @@ FORMS: Final = tuple(
             "does the group sudo have bob as a member",
         ),
         (EXISTS, r"(?:does|do) (?P<names>.+?) exist", "does alice exist"),
+        (EXISTS, r"(?:is|are) (?P<names>.+?) (?:there|present|around)", "is alice there"),
+        (ABSENT, r"(?:is|are) (?P<names>.+?) (?:missing|gone|absent)", "is alice gone"),
         (
             EXISTS,
             rf"{_HAVING}(?P<noun>.+?) {_CALLED} (?P<names>\S+)",
@@ -131,7 +135,9 @@ def read(question: str) -> YesOrNo | None:
                 continue
             protocol = given.get("protocol") or given.get("after") or ""
             noun = given.get("noun", noun)
-            return YesOrNo(relation, names, given.get("of", ""), noun, protocol, None, is_negated)
+            means = EXISTS if relation == ABSENT else relation
+            no = is_negated != (relation == ABSENT)
+            return YesOrNo(means, names, given.get("of", ""), noun, protocol, None, no)
     return _read_state(text.split(), is_negated=is_negated)
 
 

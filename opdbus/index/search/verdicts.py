@@ -18,6 +18,7 @@ from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.language.synonyms import find_synonyms, gloss
 from opdbus.language.vocabulary import stem
 from opdbus.platform import name_lists
+from opdbus.state import presence
 from opdbus.state.conditions import AllOf, Condition, parse
 from opdbus.state.fields import IDENTITY
 from opdbus.state.object import Json, ObjectId
@@ -26,8 +27,8 @@ _ACCOUNT: Final = ("users", "account")
 _MEMBERS: Final = "members"
 _SERVICE: Final = ".service"
 _GROUPINGS: Final = (".target", ".slice")
-# Set in the fields of each object that is looked at; true if it is declared and not there.
-_MISSING: Final = "missing"
+# Set in the fields of each object that is looked at; true if it was looked for and is not there.
+_MISSING: Final = presence.MISSING
 _OF_HOST: Final = "live:"
 # Fields of a port that its verdict names, objects and members that a verdict lists.
 _OF_PORT: Final = ("exposed", "unit")
@@ -63,9 +64,14 @@ class Found(NamedTuple):
     sources: frozenset[str]
 
     @property
-    def is_missing(self) -> bool:
-        """True if the object is declared, was looked for, and is not there."""
-        return self.fields[_MISSING] is True
+    def is_only_declared(self) -> bool:
+        """True if the object is declared, was looked for, and is not observed at all."""
+        return not self.sources
+
+    @property
+    def is_there(self) -> bool:
+        """True if no field says that the object is not there."""
+        return not presence.find_absence(self.fields)
 
     @property
     def path(self) -> str:
@@ -74,10 +80,19 @@ class Found(NamedTuple):
 
     def fact(self, *names: str, is_yes: bool) -> Fact:
         """Return a fact about the object, with the values of some of its fields."""
-        if self.is_missing:
+        if self.is_only_declared:
             return Fact(is_yes, f"{self.path} is declared, and is not there")
         values = [f"{name} {_in_words(self.fields[name])}" for name in names if name in self.fields]
         return Fact(is_yes, f"{self.path}: {', '.join(values)}" if values else self.path)
+
+    def presence(self) -> Fact:
+        """Return whether the object is there, with what says that it is not."""
+        if self.is_there:
+            return Fact(is_yes=True, text=self.path)
+        field = presence.find_absence(self.fields)
+        if field == _MISSING and not self.is_only_declared:
+            return Fact(is_yes=False, text=f"{self.path} is not there")
+        return self.fact(field, is_yes=False)
 
 
 async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
@@ -127,11 +142,10 @@ def _fact(asked: YesOrNo, name: str, found: Sequence[Found], group: Found | None
         return Fact(is_in, f"{group.path}: members {shown}")
     if asked.state:
         return _fact_of_state(asked.state, found)
-    there = [one for one in found if not one.is_missing]
-    if there:
+    if there := [one for one in found if one.is_there]:
         paths = name_lists.join_first([one.path for one in there], _MOST)
         return Fact(is_yes=True, text=paths)
-    return found[0].fact(is_yes=False) if found else None
+    return found[0].presence() if found else None
 
 
 def _fact_of_state(state: StateWords, found: Sequence[Found]) -> Fact | None:
@@ -179,7 +193,7 @@ async def _read(memory: StateStore, object_id: ObjectId) -> Found | None:
     entries = memory.catalogue.entries(object_id)
     fields = memory.merge_properties(entries, await memory.content(entries))
     sources = frozenset(one.identity.source for one in entries)
-    return Found(representative(entries).identity.object_id, {**fields, _MISSING: False}, sources)
+    return Found(representative(entries).identity.object_id, {_MISSING: False, **fields}, sources)
 
 
 async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
@@ -189,7 +203,7 @@ async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
         where = (*where, Condition("protocol", "=", asked.protocol))
     object_ids = sorted(await condition_matching.object_ids(memory, where))
     read = [await _read(memory, each) for each in object_ids]
-    found = [one for one in read if one and not one.is_missing]
+    found = [one for one in read if one and one.is_there]
     if found:
         facts = [one.fact(*_OF_PORT, is_yes=True) for one in found[:_MOST]]
         return _verdict(asked, facts, frozenset().union(*(one.sources for one in found)))
