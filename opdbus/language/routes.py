@@ -55,7 +55,7 @@ _EVENTS: Final = (
     " downgraded purged uninstalled deinstalled reloaded replaced renamed granted revoked dropped"
     " removed reinstalled killed launched mounted unmounted opened closed terminated reconfigured"
     " booted reset rotated promoted demoted logged plugged unplugged unloaded renewed scheduled"
-    " given taken interrupted switched turned moved written made freed"
+    " given taken crashed interrupted switched turned moved written made freed"
 ).replace(" ", "|")
 # Participles that may also be a state: `were disabled` is an event, `are disabled` a state.
 _STATES: Final = (
@@ -71,6 +71,9 @@ _WORDS: Final[Mapping[str, str]] = {
     "|went (?:wrong|down|away|offline)|came (?:up|back|online)|been (?:going on|up)",
     "causes": "caused|led to|triggered|preceded|broke|killed|brought .* down|took .* down|made .*"
     " (?:fail|crash|stop|restart|break)|was responsible for|is to blame for",
+    # ends of drift
+    "healed": r"\bhealed\b|\b(?:no longer|stopped|ceased to) drift\w*|\bdrift\w* any ?more\b"
+    r"|\bas declared again\b",
     "past": f"{_EVENTS}|{_STATES}|did|made|broke|took|ran|put|gave|set|turned|switched|shut|wrote"
     "|happened|failed|crashed|caused|went|came|got|messed|signed|brought|became|lost|began"
     "|(?:was|were) (?:logged|running)",
@@ -128,6 +131,9 @@ def find_route(question: str, now: datetime) -> Route:
     if name != "changes":
         return Route(name, {"about": question} if name == "drift" else {})
     times, rest = past_spans.find_span(plain(question), now)
+    if re.search(_WORDS["healed"], rest):
+        times = {"what": "healed", **times}
+        rest = " ".join(re.sub(_WORDS["healed"], "", rest).split())
     match = _EVENT.search(rest)
     event = next(filter(None, match.groups())) if match else ""
     if len(event.split()) > 1:
