@@ -55,7 +55,7 @@ _EVENTS: Final = (
     " downgraded purged uninstalled deinstalled reloaded replaced renamed granted revoked dropped"
     " removed reinstalled killed launched mounted unmounted opened closed terminated reconfigured"
     " booted reset rotated promoted demoted logged plugged unplugged unloaded renewed scheduled"
-    " given taken crashed interrupted switched turned moved written made freed"
+    " given taken crashed unmasked unlocked interrupted switched turned moved written made freed"
 ).replace(" ", "|")
 # Participles that may also be a state: `were disabled` is an event, `are disabled` a state.
 _STATES: Final = (
