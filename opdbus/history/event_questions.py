@@ -18,7 +18,7 @@ _STATES: Final = {
     "disabled": "disabled", "masked": "masked", "filled": "full",
     "killed": "killed", "went up": "up", "went down": "down", "read-only": "read only",
 }  # fmt: skip
-# Events that are also each of some others.
+# Events that have others as their parts.
 _PARTS: Final = {"restarted": ("stopped", "started")}
 _SHARE_OF_PART: Final = 0.9
 # The most words between a negation and the event: `not in sudo`.
@@ -94,7 +94,10 @@ def happened(sentence: str) -> list[str]:
 
 
 def share(wanted: Sequence[Happenings], sentence: str) -> float:
-    """Return the share of the wanted events that a sentence has; one of which it is a part counts less."""
+    """Return the share of the wanted events that a sentence has.
+
+    One that is a part of an event of the sentence counts less.
+    """
     events = happened(sentence)
     bits = _bits_of(events)
     parts = _bits_of([part for event in events for part in _PARTS.get(event, ())])

@@ -48,6 +48,7 @@ def served(
     asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
     asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
     asyncio.run(_publish(daemon, "faxd", "packages", "package", status="config-files"))
+    asyncio.run(_publish(daemon, "backup0-peer", "net", "interface", state="up", mtu=1500))
     asyncio.run(_publish(daemon, "/etc/hosts.none", "files", "file", missing=True))
     asyncio.run(_publish(daemon, "vm.none", "kernel", "sysctl", missing=True, wanted="1"))
     asyncio.run(_publish(daemon, "ghost.service", load_state="not-found", active_state="failed"))
@@ -201,6 +202,7 @@ def test_whether_one_object_is_as_declared(
         ("are sshd and mailgate running?", "no: systemd/unit/sshd.service: "),
         ("is faxd installed?", "no: packages/package/faxd: status config-files"),
         ("is port 8443 in use?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
+        ("is port 8443 free?", "no: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
         ("is tcp port 8443 open?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
     ],
 )
@@ -314,7 +316,27 @@ def test_a_name_that_nothing_has(served: Running) -> None:
         assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
         assert done.stderr.startswith("nothing here is named zuleika")
         assert as_json(served, "search", question, "--all")[0]["verdict"]
+    # one that only has a longer name has not this one
+    assert "nothing here is named backup0" in run(served, "ask", "is backup0 up?").stderr
     assert "nothing here is named /srv/none" in run(served, "ask", "is /srv/none mounted?").stderr
+
+
+def test_a_number_is_that_of_its_field(served: Running) -> None:
+    """Answer with no object whose named field has another number than the question."""
+    for name, uid in (("dora", 1002), ("emil", 1003)):
+        asyncio.run(_publish(served, name, "users", "account", uid=uid, description="user 1004"))
+    for question, found in (
+        ("is uid 1002 taken?", ["yes: users/account/dora: uid 1002"]),
+        ("is there a user with uid 1003?", ["yes: users/account/emil: uid 1003"]),
+        ("does anyone have uid 1002", ["yes: users/account/dora: uid 1002"]),
+        ("is uid 1002 free?", ["no: users/account/dora: uid 1002"]),
+        # no observer lists all accounts, so that nothing is certain
+        ("is there a user with uid 1004?", []),
+    ):
+        hits = json.loads(run(served, "search", question, "--json").stdout)
+        assert [hit["verdict"] for hit in hits if "verdict" in hit] == found, question
+        names = {hit["name"] for hit in hits if hit["name"] in {"dora", "emil"}}
+        assert names <= {"".join(found).partition(":")[2].partition(":")[0].rpartition("/")[2]}
 
 
 def test_verdicts_of_what_observers_list(daemons: Callable[..., Running]) -> None:
@@ -323,6 +345,8 @@ def test_verdicts_of_what_observers_list(daemons: Callable[..., Running]) -> Non
     daemon.wait_for_log("name=users .*state=up")
     for question, verdict in (
         ("is there a user called root?", "yes: users/account/root"),
+        ("is there a user with uid 54321?", "no: no user here has uid 54321"),
+        ("is uid 0 taken?", "yes: users/account/root: uid 0"),
         ("is there an account named bin-man?", "no: there is no account named bin-man"),
         ("is root in the group root?", "yes: users/group/root: members "),
     ):

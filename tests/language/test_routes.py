@@ -221,9 +221,8 @@ def test_other_words_are_no_span(words: str) -> None:
         ("who changed the users' shells", "changes --about 'who changed the users shells'"),
         ("did nginx restart?", "changes --about 'did nginx restart'"),
         (
-            "did fstrim.timer stop last night?",
-            "changes --about 'did fstrim.timer stop' --since"
-            " '2026-11-25 20:00' --before '2026-11-26 08:00'",
+            "did fstrim.timer stop yesterday?",
+            "changes --about 'did fstrim.timer stop' --since 2026-11-25 --before 2026-11-26",
         ),
         ("has nginx crashed", "changes --about 'has nginx crashed'"),
         ("what is no longer drifting?", "changes --what healed"),

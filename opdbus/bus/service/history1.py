@@ -212,11 +212,11 @@ class HistoryInterface:
         every = await self._names_of(object_id) if pairs.is_one(object_id) else ()
         # what has several parts, such as settings, is not one of them
         names = [object_id, *sorted(filter(pairs.is_one, {*every} - {object_id}))]
-        for each in names:
+        for name in names:
             try:
-                found = await history_reader.object_at(self._memory, each, at)
+                found = await history_reader.object_at(self._memory, name, at)
             except (UnknownObject, NotKept) as error:
-                errors[each] = error
+                errors[name] = error
             else:
                 states = {**found, **states}
         if not states:

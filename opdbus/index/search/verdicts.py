@@ -4,6 +4,7 @@ There is a verdict only where these values are certain: see `index.query.yes_or_
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -30,10 +31,14 @@ _GROUPINGS: Final = (".target", ".slice")
 # Set in the fields of each object that is looked at; true if it was looked for and is not there.
 _MISSING: Final = presence.MISSING
 _OF_HOST: Final = "live:"
+# Nouns that any object may be.
+_ANYBODY: Final = frozenset("anyone anybody someone somebody anything something one".split())
 # Fields of a port that its verdict names, objects and members that a verdict lists.
 _OF_PORT: Final = ("exposed", "unit")
 _MOST: Final = 3
 _MOST_MEMBERS: Final = 20
+# Objects in whose values a name is looked for.
+_MOST_READ: Final = 200
 
 
 class Verdict(NamedTuple):
@@ -102,6 +107,8 @@ async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
         return None
     if asked.relation == yes_or_no.PORT:
         return await _of_port(memory, asked)
+    if asked.relation == yes_or_no.NUMBER:
+        return await _of_number(memory, asked)
     group: Found | None = None
     if asked.relation == yes_or_no.MEMBER:
         groups = [one for one in await _find(memory, asked.of) if _MEMBERS in one.fields]
@@ -213,6 +220,27 @@ async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
     return _of_list(asked, f"nothing here listens on {number}", sources)
 
 
+async def _of_number(memory: StateStore, asked: YesOrNo) -> Verdict | None:
+    """Return the verdict on whether an object has a number in a field."""
+    wanted = kinds.requested(asked.noun, frozenset()).named
+    if asked.noun and not wanted and asked.noun not in _ANYBODY:
+        return None
+    met = await condition_matching.object_ids(memory, [Condition(asked.field, "~", "")])
+    having = [one for one in met if not wanted or kinds.of_object(one)[0] & wanted]
+    sources = _sources_of_kind(memory, *{object_id[:2] for object_id in having})
+    object_ids = await condition_matching.object_ids(
+        memory, [Condition(asked.field, "=", asked.of)]
+    )
+    read = [await _read(memory, one) for one in sorted(object_ids.intersection(having))]
+    found = [one for one in read if one and one.is_there and asked.field in one.fields]
+    if found:
+        facts = [one.fact(asked.field, is_yes=True) for one in found[:_MOST]]
+        return _verdict(asked, facts, frozenset().union(*(one.sources for one in found)))
+    noun = asked.noun if wanted else "object"
+    text = f"no {noun} here has {asked.field} {asked.of}"
+    return _of_list(asked, text, sources) if sources else None
+
+
 def _sources_of_kind(memory: StateStore, *kind_ids: tuple[str, str]) -> frozenset[str]:
     """Return the observers of this host that list some kinds, by the sources of their objects."""
     every = memory.catalogue.view.source_kinds.copy()
@@ -236,6 +264,10 @@ async def _none_of_kind(memory: StateStore, asked: YesOrNo, name: str) -> Verdic
 
 async def _of_absent(memory: StateStore, name: str) -> Verdict | None:
     """Return that nothing has a name, if it is a name and no part or meaning of another one."""
+    none = Verdict(f"nothing here is named {name}", is_absence=True)
+    has_near = any(map(str.isdigit, name)) and memory.catalogue.names_containing(name)
+    if has_near and await _is_nowhere(memory, name):
+        return none
     if gloss(name) or find_synonyms(name) or kinds.requested(name, frozenset()).named:
         return None
     if memory.catalogue.names_containing(stem(name)):
@@ -245,7 +277,23 @@ async def _of_absent(memory: StateStore, name: str) -> Verdict | None:
         return any(not store.words.having(term, 1) for term in query_terms.terms(name))
 
     is_absent = await memory.archive.read(is_unknown)
-    return Verdict(f"nothing here is named {name}", is_absence=True) if is_absent else None
+    return none if is_absent else None
+
+
+async def _is_nowhere(memory: StateStore, name: str) -> bool:
+    """Return whether no object has a name with a digit anywhere, but as a part of longer names."""
+    term = max(query_terms.terms(name), key=len, default="")
+    ids = await memory.archive.read(lambda store: store.words.having(term, _MOST_READ))
+    view = memory.catalogue.view
+    places = view.existing(view.refs_of(set(ids))).tolist()
+    entries = [entry for entry in map(view.at, places) if entry]
+    alone = re.compile(rf"(?<![\w@.-]){re.escape(name)}(?![\w@-]|\.\w)", re.IGNORECASE)
+    contents = (await memory.content(entries)).values()
+    texts = [
+        *(one.identity.name for one in entries),
+        *(f"{c.text} {c.properties}" for c in contents),
+    ]
+    return bool(term) and len(ids) < _MOST_READ and not any(map(alone.search, texts))
 
 
 def _in_words(value: Json) -> str:
