@@ -48,6 +48,8 @@ def served(
     asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
     asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
     asyncio.run(_publish(daemon, "faxd", "packages", "package", status="config-files"))
+    asyncio.run(_publish(daemon, "trim.service", unit_file_state="static", masked=False))
+    asyncio.run(_publish(daemon, "trim.timer", unit_file_state="masked", masked=True))
     asyncio.run(_publish(daemon, "backup0-peer", "net", "interface", state="up", mtu=1500))
     asyncio.run(_publish(daemon, "/etc/hosts.none", "files", "file", missing=True))
     asyncio.run(_publish(daemon, "vm.none", "kernel", "sysctl", missing=True, wanted="1"))
@@ -67,11 +69,14 @@ async def _publish(
 
 @pytest.mark.parametrize("route", list(QUESTIONS))
 def test_the_first_line_says_which_command_answers(served: Running, route: str) -> None:
-    """Print the route and its command, and then what that command prints."""
+    """Print the route and its command, and then what that command prints; at most so many rows."""
     question, command = QUESTIONS[route]
     done = run(served, "ask", *question.split())
     first, _, rest = done.stdout.partition("\n")
     assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route]}")
+    if route in {"objects", "changes"}:
+        least = json.loads(run(served, "ask", "-n", "1", "--json", question).stdout)
+        assert (len(least["answer"]), "--limit 1" in least["command"]) == (1, True)
     if command and route != "status":
         alone = run(served, *command)
         assert (done.returncode, rest) == (alone.returncode, alone.stdout)
@@ -200,6 +205,12 @@ def test_whether_one_object_is_as_declared(
         ("has sshd failed?", "yes: systemd/unit/sshd.service: active_state failed"),
         ("are redis-server and stranger enabled?", "yes: systemd/unit/redis-server.service: "),
         ("are sshd and mailgate running?", "no: systemd/unit/sshd.service: "),
+        (
+            "is trim masked?",
+            "no: systemd/unit/trim.service: masked no; but systemd/unit/trim.timer:",
+        ),
+        ("is trim.timer masked?", "yes: systemd/unit/trim.timer: masked yes"),
+        ("is the service trim masked?", "no: systemd/unit/trim.service: masked no"),
         ("is faxd installed?", "no: packages/package/faxd: status config-files"),
         ("is port 8443 in use?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
         ("is port 8443 free?", "no: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),

@@ -27,6 +27,7 @@ from opdbus.state.object import Json, ObjectId
 _ACCOUNT: Final = ("users", "account")
 _MEMBERS: Final = "members"
 _SERVICE: Final = ".service"
+_STARTERS: Final = (".timer", ".socket", ".path")
 _GROUPINGS: Final = (".target", ".slice")
 # Set in the fields of each object that is looked at; true if it was looked for and is not there.
 _MISSING: Final = presence.MISSING
@@ -119,6 +120,8 @@ async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
     for name in asked.names:
         found = await _find(memory, name, asked.noun)
         sources |= {source for one in (*found, *filter(None, [group])) for source in one.sources}
+        if asked.state and not asked.noun:
+            found += await _beside(memory, found)
         if (fact := _fact(asked, name, found, group)) is None:
             if found:
                 return None
@@ -156,7 +159,10 @@ def _fact(asked: YesOrNo, name: str, found: Sequence[Found], group: Found | None
 
 
 def _fact_of_state(state: StateWords, found: Sequence[Found]) -> Fact | None:
-    """Return the fact about the objects of one name, services first; None if they differ."""
+    """Return the fact about the objects of one name, services first; None if they differ.
+
+    That of a service names its timer and the like where the answer for that is another one.
+    """
     facts = []
     for one in found:
         for is_yes, ways in ((True, state.yes), (False, state.no)):
@@ -168,7 +174,28 @@ def _fact_of_state(state: StateWords, found: Sequence[Found]) -> Fact | None:
     answers = [fact for _, fact in services or facts]
     if len({fact.is_yes for fact in answers}) != 1:
         return None
-    return Fact(answers[0].is_yes, "; ".join(fact.text for fact in answers[:_MOST]))
+    is_yes = answers[0].is_yes
+    starters = [fact for one, fact in facts if services and _is_starter(one.object_id)]
+    texts = [fact.text for fact in answers[:_MOST]]
+    texts += [f"but {fact.text}" for fact in starters if fact.is_yes != is_yes]
+    return Fact(is_yes, "; ".join(texts))
+
+
+def _is_starter(object_id: ObjectId) -> bool:
+    return object_id.name.endswith(_STARTERS)
+
+
+async def _beside(memory: StateStore, found: Sequence[Found]) -> list[Found]:
+    """Return the timers, sockets and paths that start services, by their names."""
+    names = (
+        one.object_id._replace(name=one.object_id.name.removesuffix(_SERVICE) + suffix)
+        for one in found
+        if one.object_id.name.endswith(_SERVICE)
+        for suffix in _STARTERS
+    )
+    known = {one.object_id for one in found}
+    there = [one for one in names if memory.catalogue.has(one) and one not in known]
+    return [one for one in [await _read(memory, each) for each in there] if one]
 
 
 def _is_met(way: AllOf, one: Found) -> bool:
