@@ -62,6 +62,11 @@ _STATES: Final = (
     "stopped|disabled|enabled|masked|unmasked|locked|unlocked|modified|changed|held|edited|altered"
     "|touched|tampered"
 )
+# Ends of drift.
+_HEALED: Final = re.compile(
+    r"\bhealed\b|\b(?:no longer|stopped|ceased to) drift\w*|\bdrift\w* any ?more\b"
+    r"|\bas declared again\b"
+)
 _WORDS: Final[Mapping[str, str]] = {
     "event": _EVENTS,
     "state": _STATES,
@@ -71,9 +76,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "|went (?:wrong|down|away|offline)|came (?:up|back|online)|been (?:going on|up)",
     "causes": "caused|led to|triggered|preceded|broke|killed|brought .* down|took .* down|made .*"
     " (?:fail|crash|stop|restart|break)|was responsible for|is to blame for",
-    # ends of drift
-    "healed": r"\bhealed\b|\b(?:no longer|stopped|ceased to) drift\w*|\bdrift\w* any ?more\b"
-    r"|\bas declared again\b",
+    "healed": _HEALED.pattern,
     "past": f"{_EVENTS}|{_STATES}|did|made|broke|took|ran|put|gave|set|turned|switched|shut|wrote"
     "|happened|failed|crashed|caused|went|came|got|messed|signed|brought|became|lost|began"
     "|(?:was|were) (?:logged|running)",
@@ -131,9 +134,9 @@ def find_route(question: str, now: datetime) -> Route:
     if name != "changes":
         return Route(name, {"about": question} if name == "drift" else {})
     times, rest = past_spans.find_span(plain(question), now)
-    if re.search(_WORDS["healed"], rest):
+    if _HEALED.search(rest):
         times = {"what": "healed", **times}
-        rest = " ".join(re.sub(_WORDS["healed"], "", rest).split())
+        rest = " ".join(_HEALED.sub("", rest).split())
     match = _EVENT.search(rest)
     event = next(filter(None, match.groups())) if match else ""
     if len(event.split()) > 1:

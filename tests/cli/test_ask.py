@@ -56,7 +56,7 @@ def served(
     asyncio.run(_publish(daemon, "ghost.service", load_state="not-found", active_state="failed"))
     port = {"port": 8443, "protocol": "tcp", "exposed": "all addresses"}
     asyncio.run(_publish(daemon, "tcp 0.0.0.0:8443", "net", "listener", **port))
-    return daemon
+    return daemon.vectorized()
 
 
 async def _publish(
