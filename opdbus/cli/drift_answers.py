@@ -138,8 +138,20 @@ async def _of_setting(name: str, rows: Sequence[Row], client: Client) -> dict[st
         _, found = await client.page(wanted, 0, _MOST_NAMES)
         for path, *_ in found:
             own = [row for row in rows if row[0] == path]
-            answers[path] = await _of_field(path, await client.show(path), field, own, client)
+            answer = await _of_field(path, await client.show(path), field, own, client)
+            is_sure = answer.drifts is False and await _is_observed(path, field, client)
+            answers[path] = answer._replace(why="") if is_sure else answer
     return answers
+
+
+async def _is_observed(path: str, field: str, client: Client) -> bool:
+    """Return whether an object of the same plugin has a setting, or one of that kind its name."""
+    plugin = id_of_path(path)["plugin"]
+    wanted = {"plugin": plugin, "where": f'kind!={SETTINGS}, {field}!=""'}
+    having = [one for one, *_ in (await client.page(wanted, 0, 1))[1]]
+    found, _ = await client.resolve(field)
+    having += [one for one, *kind_id, _ in found if plugin in kind_id]
+    return any([(await client.show(one))["Observed"] for one in having])
 
 
 def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -30,13 +30,14 @@ def served(
     declared = json.loads(EXAMPLE.read_text())
     declared["plugins"] |= {
         "lab": {"gauge": "bar"},
-        "system": {"hostname": "web1", "timezone": "UTC"},
+        "system": {"hostname": "web1", "timezone": "UTC", "os": "debian"},
     }
     file = tmp_path_factory.mktemp("ask") / "state.json"
     file.write_text(json.dumps(declared))
     daemon = shared_daemons(STATE_FILE=file).start().vectorized()
     asyncio.run(_publish(daemon, "sshd.service", active_state="failed"))
     asyncio.run(_publish(daemon, "hostname", plugin="system", kind="fact", name="web2"))
+    asyncio.run(_publish(daemon, "os", "system", "fact", name="Debian GNU/Linux 12", id="debian"))
     well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
     asyncio.run(_publish(daemon, "redis-server.service", **well))
     asyncio.run(_publish(daemon, "stranger.service", **well))
@@ -157,6 +158,7 @@ def test_drift_begins_with_what_a_question_names(served: Running) -> None:
          0),
         ("is the time zone as declared", "timezone of system/settings/system is declared, and not",
          0),
+        ("is the os as declared", "yes: os of system/settings/system is as declared", 0),
         ("is the shade of redis-server as declared", "nothing is declared of shade of systemd", 0),
         ("is postgresql@15-main as declared?", "systemd/unit/postgresql@15-main.service is decl",
          0),
