@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -14,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from opdbus.bus import paths
-from opdbus.cli import change_words, output
+from opdbus.cli import change_words, drift_answers, output
 from opdbus.cli.change_lines import format_stamp
 from opdbus.cli.change_words import NOT_DECLARED, at_least_prefix
-from opdbus.cli.daemon_calls import ask, id_of_path, name_of_path, without_empty
+from opdbus.cli.daemon_calls import ask, id_of_path, without_empty
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
 from opdbus.language import routes
 from opdbus.platform import name_lists
-from opdbus.state.object import FILE, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -39,17 +37,12 @@ FORMAT_VERSION: Final = "1.1"
 DRIFTED: Final = 10
 # exit code if nothing is listed, but not all is known, or no object that is compared has the name
 UNKNOWN: Final = 11
-# Beginnings of answers about objects that are as declared, and that are not.
-_YES: Final = ("yes:", "no difference")
-_NO: Final = "no:"
 # Wait after a start of op-dbus until its observers have listed the host.
 _PATIENCE_SECONDS: Final = 15.0
 _PAUSE_SECONDS: Final = 0.3
 # Limits in a line about unobserved objects: names of a kind, and kinds.
 _MOST_NAMES: Final = 3
 _MOST_KINDS: Final = 5
-# A name that a condition can have as its field.
-_FIELD: Final = re.compile(r"[\w.-]+")
 # Longer values are cut, around the difference.
 _MAX_VALUE: Final = 1000
 # Fields whose values are understood without the field's name.
@@ -98,93 +91,33 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         _follow(chosen, _print_transition_json if json_ else _print_transition)
         return 0
     rows, waits, fault, unobserved = ask(lambda client: _read_drift(client, chosen))
-    names = routes.subject_of(wanted["about"] or "")
-    answers = ask(partial(_answer_about, names, rows)) if names else {}
+    names = routes.subject_of(question := wanted["about"] or "")
+    answers = ask(partial(drift_answers.find_answers, names, rows)) if names else {}
     if names:
-        rows = _rows_of_answers(rows, answers)
+        rows = [*{row[0]: row for answer in answers.values() for row in answer.rows}.values()]
         if not answers:
             output.print_note(f"no object is called {output.escape_hidden(names[0])}")
+    is_negated = routes.asks_for_difference(question)
+    texts = [answer.text(is_negated=is_negated) for answer in answers.values()]
     unknown = f"not all is known yet; still waiting for {' and '.join(waits)}" if waits else ""
     for note in filter(None, (fault, unknown)):
         output.print_note(f"op-dbus: {note}")
     if json_:
-        said = {"answers": [*answers.values()]} if answers else {}
+        said = {"answers": texts} if answers else {}
         drifts = {"drifts": [*map(_row_json, rows)]}
         unseen = {"not_observed": [*map(_unobserved_json, unobserved)]}
         output.print_json({"format_version": FORMAT_VERSION, **said, **drifts, **unseen})
     else:
-        for answer in answers.values():
-            print(output.escape_hidden(answer))
+        for text in texts:
+            print(output.escape_hidden(text))
         _print_all(rows, [] if names else unobserved)
         if not (rows or waits or fault or names):
             output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
-    is_unknown = bool(waits) or (bool(names) and not _has_answer(answers, *_YES))
-    return DRIFTED if rows or _has_answer(answers, _NO) else UNKNOWN if is_unknown else 0
-
-
-async def _answer_about(
-    names: Sequence[str], rows: Sequence[Row], client: Client
-) -> dict[str, str]:
-    """Return answers by path: is the object as declared? The first existing name counts.
-
-    A name may also be that of a declared setting, such as the host's name.
-    """
-    for name in names:
-        found, _ = await client.resolve(name)
-        shown = {path: await client.show(path) for path, *_ in found}
-        if declared := {path: one for path, one in shown.items() if one["Declared"]}:
-            return {path: _is_as_declared(path, one) for path, one in declared.items()}
-        if settings := await _answer_about_setting(name, rows, client):
-            return settings
-        if shown:
-            listed = name_lists.join_first([*map(name_of_path, shown)], _MOST_NAMES)
-            return dict.fromkeys([*shown][:1], f"nothing is declared of {name}: {listed}")
-    return {}
-
-
-async def _answer_about_setting(name: str, rows: Sequence[Row], client: Client) -> dict[str, str]:
-    """Return an answer for each declared object of settings that has a field of this name."""
-    if not _FIELD.fullmatch(name):
-        return {}
-    # as a condition, since the daemon refuses a kind that no object has
-    wanted = {"source": FILE, "where": f'kind={SETTINGS}, {name}!=""'}
-    _, found = await client.page(wanted, 0, _MOST_NAMES)
-    drifting = {row[0]: [f".{field}" for field, *_ in row[5]] for row in rows}
-    answers = {}
-    for path, *_ in found:
-        setting = f"{name} of {name_of_path(path)}"
-        if any(field.endswith(f".{name}") for field in drifting.get(path, ())):
-            answers[path] = f"no: {setting} is other than declared"
-        elif (await client.show(path)).get("Drift"):
-            answers[path] = f"no difference of {setting} is observed"
-        else:
-            answers[path] = f"{setting} is declared, and nothing observes it: it is not compared"
-    return answers
-
-
-def _is_as_declared(path: str, shown: Mapping[str, Any]) -> str:
-    """Return whether an object is as declared; daemons of other versions omit `Drift`."""
-    name, drift = name_of_path(path), shown.get("Drift", "")
-    if drift == "none":
-        return f"yes: {name} is as declared"
-    if drift:
-        return f"no: {name} is other than declared"
-    return f"{name} is declared, and nothing observes it: it is not compared"
-
-
-def _has_answer(answers: Mapping[str, str], *beginnings: str) -> bool:
-    return any(answer.startswith(beginnings) for answer in answers.values())
-
-
-def _rows_of_answers(rows: Sequence[Row], answers: Mapping[str, str]) -> list[Row]:
-    """Return the rows of drifting objects in answers, also by name without suffix; else all."""
-    if not _has_answer(answers, _NO):
-        return []
-    names = {id_of_path(path)["name"] for path in answers}
-    names |= {name.rpartition(".")[0] for name in names}
-    return [row for row in rows if id_of_path(row[0])["name"] in names] or [*rows]
+    judged = [answer.drifts for answer in answers.values()]
+    is_unknown = bool(waits) or (bool(names) and False not in judged)
+    return DRIFTED if rows or True in judged else UNKNOWN if is_unknown else 0
 
 
 def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:

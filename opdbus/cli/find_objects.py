@@ -296,9 +296,12 @@ def _reasons_of(hit: Row) -> Mapping[str, Any]:
 
 @root.command(name="ask")
 @click.argument("question", nargs=-1, required=True)
+@click.option("-n", "--limit", type=COUNT, metavar="N", help="How many objects or changes at most.")
 @as_json
 @click.pass_context
-def ask_question(context: click.Context, question: tuple[str, ...], json_: bool) -> Any:
+def ask_question(
+    context: click.Context, question: tuple[str, ...], limit: int | None, json_: bool
+) -> Any:
     """Send QUESTION to search, changes, drift or status.
 
     The first line says which command that is; what follows, and the exit code, are its own. A
@@ -310,6 +313,8 @@ def ask_question(context: click.Context, question: tuple[str, ...], json_: bool)
     if not text.strip():
         raise InvalidArgs("the question is empty: ask in words")
     route = find_route(text)
+    if limit and route.name in {routes.OBJECTS, "changes"}:
+        route = route._replace(options={**route.options, "limit": str(limit)})
     arguments = route.arguments(text)
     context.meta[ROUTED_ARGUMENTS] = arguments
     if not json_:

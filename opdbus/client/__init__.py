@@ -291,13 +291,14 @@ class Client:
             if len(part) < _DRIFTS_A_CALL or len(found) >= most:
                 return found
 
-    async def unobserved(self) -> list[list[Json]]:
+    async def unobserved(self, most_names: int = 0) -> list[list[Json]]:
         """Return (plugin, kind, count, names, why) of declared objects that are not observed.
 
         The list is empty for a daemon without this method.
         """
         try:
-            found = await self._state.one("Unobserved", "a{sv}", {})
+            options = {"names": most_names} if most_names else {}
+            found = await self._state.one("Unobserved", "a{sv}", options)
         except errors.UnknownMethod:
             return []
         return list(found)

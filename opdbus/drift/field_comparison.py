@@ -92,6 +92,9 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
     known = [*row.rules, *map(equality.normalize_key, islice(named, _MAX_FIELDS))]
     found = dict(compared.puzzles)
     for path, value in compared.unseen.items():
+        if path in {PRESENCE, ENSURE} and str(value).strip().lower() in word_values.INSTALLED:
+            # compared with whether there is such an object
+            continue
         if str(value) != name and _severity(equality.normalize_key(path[-1])) > Severity.INFO:
             is_short = len(path[-1]) <= _MAX_COMPARED_NAME
             close = next(iter(get_close_matches(path[-1], known, 1)), "") if is_short else ""

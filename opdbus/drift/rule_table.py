@@ -14,6 +14,7 @@ from opdbus.drift import baseline_values, network_values, word_values
 from opdbus.drift.baseline_values import Baseline, as_observed
 from opdbus.drift.field import Severity
 from opdbus.drift.word_values import Meaning
+from opdbus.state import presence
 from opdbus.state.object import SETTINGS, Json, ObjectId
 
 # A kind with its plugin.
@@ -159,7 +160,7 @@ def _always(_name: str, _observed: Mapping[str, Json]) -> bool:
 
 
 # The field of an object that an observer looked up and did not find.
-_LOOKED_FOR: Final = ("missing", frozenset({"True"}))
+_LOOKED_FOR: Final = (presence.MISSING, frozenset({"True"}))
 _UNITS: Final = Row(
     tuple(("systemd", kind) for kind in ("unit", *_TYPES)),
     ("systemd", "unit"),
@@ -265,7 +266,7 @@ _PACKAGES: Final = Row(
     declared_key=lambda _kind, name: _package(name),
     observed_key=_package,
     suits=_is_of_architecture,
-    gone=("status", frozenset({"config-files", "not-installed"})),
+    gone=("status", presence.REMOVED),
     is_stable=baseline_values.is_chosen_package,
 )
 ROWS: Final[Sequence[Row]] = (

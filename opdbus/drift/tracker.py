@@ -24,7 +24,7 @@ from opdbus.drift.transition_filter import (
     DriftTransition,
     TransitionFilter,
 )
-from opdbus.drift.unobserved import UnobservedRow, find_unobserved
+from opdbus.drift.unobserved import MOST_NAMES, UnobservedRow, find_unobserved
 from opdbus.drift.unobserved_kinds import UnobservedKinds
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
@@ -134,9 +134,11 @@ class Tracker:
             self._ranked = changes, await rank_drifted(self.transitions.counted)
         return select_drifted(self._ranked[1], wanted, severity, what)
 
-    async def unobserved(self, why_not: Callable[[KindId], str]) -> list[UnobservedRow]:
-        """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""
-        return await find_unobserved(self._memory, self.pairs, self._coverage, why_not)
+    async def unobserved(
+        self, why_not: Callable[[KindId], str], most_names: int = MOST_NAMES
+    ) -> list[UnobservedRow]:
+        """Return the declared objects that cannot be compared: see `unobserved.find_unobserved`."""
+        return await find_unobserved(self._memory, self.pairs, self._coverage, why_not, most_names)
 
     async def baseline(
         self, object_ids: Sequence[ObjectId], scope: Scope

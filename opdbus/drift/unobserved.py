@@ -18,7 +18,7 @@ from opdbus.platform.slices import batches, slices
 from opdbus.state.object import FILE, ObjectId
 
 # Limits of the result: names of a kind, characters of a name, and rows.
-_MOST_NAMES: Final = 3
+MOST_NAMES: Final = 3
 _MAX_NAME: Final = 64
 _MOST_ROWS: Final = 50
 # Missing objects whose declared properties are read.
@@ -41,7 +41,11 @@ class UnobservedRow(NamedTuple):
 
 
 async def find_unobserved(
-    memory: StateStore, pairs: Pairs, coverage: Coverage, why_not: Callable[[KindId], str]
+    memory: StateStore,
+    pairs: Pairs,
+    coverage: Coverage,
+    why_not: Callable[[KindId], str],
+    most_names: int,
 ) -> list[UnobservedRow]:
     """Return the declared objects and fields that cannot be compared, at most 50 rows.
 
@@ -63,7 +67,7 @@ async def find_unobserved(
         found.setdefault((object_id[:2], why), []).append(f"{field} of {object_id.name}")
     rows = (
         UnobservedRow(
-            kind_id, len(names), [n[:_MAX_NAME] for n in nsmallest(_MOST_NAMES, names)], why
+            kind_id, len(names), [n[:_MAX_NAME] for n in nsmallest(most_names, names)], why
         )
         for (kind_id, why), names in found.items()
     )

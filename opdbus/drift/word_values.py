@@ -30,7 +30,7 @@ _RELOADING: Final = frozenset({"reloading", "refreshing"})
 ABSENT: Final = frozenset(
     "absent removed purged uninstalled missing deleted not-installed none".split()
 )
-_INSTALLED: Final = frozenset("installed present latest held hold any true yes".split())
+INSTALLED: Final = frozenset("installed present latest held hold any true yes".split())
 # Unit files in these states cannot be enabled or disabled.
 _NEITHER: Final = frozenset(
     "static indirect generated transient alias linked linked-runtime".split()
@@ -142,7 +142,7 @@ def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     if wanted in {found, _word(seen.get("sub_state"))}:
         return None
     if wanted not in UP | DOWN:
-        return None if wanted in ABSENT | _INSTALLED else Difference(observed)
+        return None if wanted in ABSENT | INSTALLED else Difference(observed)
     if found in _RELOADING:
         return None if wanted in UP else Difference(observed, Severity.WARNING)
     bad = Severity.ERROR if wanted in UP else Severity.WARNING
@@ -228,7 +228,7 @@ def installed(declared: Json, observed: Json, seen: Seen) -> Difference | None:
 
 def version(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare versions: a package differs if it is older than declared."""
-    if _word(declared) in _INSTALLED:
+    if _word(declared) in INSTALLED:
         return None
     return _version(str(declared), observed, exactly=False)
 
@@ -315,8 +315,8 @@ _IS_UP: Final = UP | DOWN | FAILED | _MOVING | _RELOADING | _SUB_STATES
 _STARTS: Final = frozenset("enable disable mask masked masked-runtime bad true false".split())
 # Known words of each comparison: any other word is likely misspelled.
 _KNOWN: Final[Mapping[Meaning, frozenset[str]]] = {
-    state: _IS_UP | ABSENT | _INSTALLED,
-    installed: _INSTALLED | ABSENT | {"held"},
+    state: _IS_UP | ABSENT | INSTALLED,
+    installed: INSTALLED | ABSENT | {"held"},
     enabled: _ENABLED | _NEITHER | _STARTS | {"disabled"},
 }
 _MAX_SHOWN: Final = 64

@@ -18,6 +18,9 @@ _STATES: Final = {
     "disabled": "disabled", "masked": "masked", "filled": "full",
     "killed": "killed", "went up": "up", "went down": "down", "read-only": "read only",
 }  # fmt: skip
+# Events that have others as their parts.
+_PARTS: Final = {"restarted": ("stopped", "started")}
+_SHARE_OF_PART: Final = 0.9
 # The most words between a negation and the event: `not in sudo`.
 _DENIED_WITHIN: Final = 2
 _FILLERS: Final = frozenset(
@@ -91,10 +94,25 @@ def happened(sentence: str) -> list[str]:
 
 
 def share(wanted: Sequence[Happenings], sentence: str) -> float:
-    """Return the share of the wanted events that a sentence has."""
-    bits = [_bits().get(word, 0) for word in happened(sentence)]
-    met = [any(each & bit for bit in bits) for each in wanted]
+    """Return the share of the wanted events that a sentence has.
+
+    One that is a part of an event of the sentence counts less.
+    """
+    events = happened(sentence)
+    bits = _bits_of(events)
+    parts = _bits_of([part for event in events for part in _PARTS.get(event, ())])
+    met = [1.0 if each & bits else _SHARE_OF_PART * bool(each & parts) for each in wanted]
     return sum(met) / len(met) if met else 0.0
+
+
+def _bits_of(events: Iterable[str]) -> Happenings:
+    return reduce(or_, (_bits().get(event, 0) for event in events), 0)
+
+
+def wider_words(question: str) -> list[str]:
+    """Return the words that sentences have for events of which one that is asked for is a part."""
+    words = set(event_words(question))
+    return [event for event, parts in _PARTS.items() if not words.isdisjoint(parts)]
 
 
 def event_words(question: str) -> list[str]:

@@ -21,15 +21,24 @@ _FIRST, _BOOT = datetime(1970, 1, 1), datetime(1970, 1, 2)  # noqa: DTZ001 -- lo
 _LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001 -- local time
 # The first time that is in 1970 or later in every time zone.
 _OLDEST: Final = _FIRST + timedelta(hours=14)
-# Tolerance on both sides of a time of the day.
+# Tolerance on both sides of a time of the day, and of one with seconds.
 _ABOUT: Final = timedelta(minutes=30)
+_EXACTLY: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 _HALF_DAY: Final = 12
 _HOURS: Final = [word for word, number in NUMBERS.items() if number]
 _NUMBERS: Final[Mapping[str, float]] = {
     **{word: NUMBERS[word] for word in _HOURS}, "a": 1, "an": 1, "a couple of": 2,
     "couple of": 2, "a few": 4, "few": 4, "several": 5, "half an": 0.5,
+    **{word: number for number, word in enumerate(
+        "thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(), 13)},
 }  # fmt: skip
+_TENS: Final = {
+    word: 10 * number
+    for number, word in enumerate(
+        "twenty thirty forty fifty sixty seventy eighty ninety".split(), 2
+    )
+}
 _UNITS: Final = {
     "second": timedelta(seconds=1), "minute": timedelta(minutes=1), "min": timedelta(minutes=1),
     "hour": timedelta(hours=1),
@@ -40,7 +49,10 @@ _MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 # Parts of a day, in hours after midnight.
 _PARTS: Final = {"morning": (4, 12), "afternoon": (12, 18), "evening": (17, 24), "night": (20, 32)}
 
-_COUNT: Final = rf"(?:(?P<count>\d{{1,4}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))}) )?"
+_COUNT: Final = (
+    rf"(?:(?P<count>\d{{1,4}}|(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_HOURS[:9])}))?"
+    rf"|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))}) )?"
+)
 _UNIT: Final = rf"(?P<unit>{'|'.join(_UNITS)})s?"
 _NAMED_DAY: Final = rf"(?:on |last |on last )?(?:{'|'.join(_DAYS)})"
 _PART: Final = rf"(?P<part>{'|'.join(_PARTS)})"
@@ -54,7 +66,7 @@ _DOT: Final = "|".join(
 )
 _HOUR: Final = (
     rf"(?P<hour>[01]?\d|2[0-4]|{'|'.join(_HOURS)}|noon|midnight)"
-    rf"(?:(?::|{_DOT})(?P<minute>[0-5]\d))?"
+    rf"(?:(?::|{_DOT})(?P<minute>[0-5]\d)(?::(?P<seconds>[0-5]\d))?)?"
     r"(?: ?(?P<half>[ap])\.?m\b| o'?clock)?(?![\w:.]*\w)"
 )
 _OF_DAY: Final = (
@@ -76,7 +88,8 @@ def find_span(question: str, now: datetime) -> tuple[dict[str, str], str]:
             if since < now:
                 rest = _without(question, match)
                 if meaning in {_clock, _between}:
-                    moved, rest = _day_beside(rest, since, now)
+                    at = since if meaning is _between else since + (before - since) / 2
+                    moved, rest = _day_beside(rest, at, now)
                     since, before = since + moved, before + moved
                 options = {"since": _option(since)} if since > _FIRST else {}
                 return options | ({"before": _option(before)} if before < now else {}), rest
@@ -93,7 +106,7 @@ def _day_beside(question: str, at: datetime, now: datetime) -> tuple[timedelta, 
         if meaning in {_date, _weekday} and (match := form.search(question)):
             day, _ = meaning(match, now)
             if day < now:
-                return day - _midnight(at + _ABOUT), _without(question, match)
+                return day - _midnight(at), _without(question, match)
     return timedelta(), question
 
 
@@ -120,7 +133,11 @@ def _midnight(now: datetime, days: int = 0) -> datetime:
 
 
 def _count(word: str | None) -> float:
-    return int(word) if word and word.isdecimal() else _NUMBERS[word or "one"]
+    word = word or "one"
+    if word.isdecimal():
+        return int(word)
+    known = {**_NUMBERS, **_TENS}
+    return known[word] if word in known else sum(known[part] for part in re.split("[ -]", word))
 
 
 def _day_of(said: str, now: datetime) -> datetime:
@@ -144,13 +161,14 @@ def _at(match: re.Match[str], now: datetime) -> datetime:
     if is_night and half != "p" and word != "noon":
         # a night continues into the next day, from which `last night` is counted
         hour = 24 if hour in {0, _HALF_DAY} else hour + 24 * (hour < 6 and not is_open)
-    at = _day_of(day, now) + timedelta(hours=hour, minutes=int(match["minute"] or 0))
+    minute, seconds = (int(match[name] or 0) for name in ("minute", "seconds"))
+    at = _day_of(day, now) + timedelta(hours=hour, minutes=minute, seconds=seconds)
     return at - _DAY if at > now and is_open else at
 
 
 def _clock(match: re.Match[str], now: datetime) -> Span:
-    at = _at(match, now)
-    return at - _ABOUT, at + _ABOUT
+    at, about = _at(match, now), _EXACTLY if match["seconds"] else _ABOUT
+    return at - about, at + about
 
 
 def _part(match: re.Match[str], now: datetime) -> Span:

@@ -55,12 +55,17 @@ _EVENTS: Final = (
     " downgraded purged uninstalled deinstalled reloaded replaced renamed granted revoked dropped"
     " removed reinstalled killed launched mounted unmounted opened closed terminated reconfigured"
     " booted reset rotated promoted demoted logged plugged unplugged unloaded renewed scheduled"
-    " given taken interrupted switched turned moved written made freed"
+    " given taken crashed unmasked unlocked interrupted switched turned moved written made freed"
 ).replace(" ", "|")
 # Participles that may also be a state: `were disabled` is an event, `are disabled` a state.
 _STATES: Final = (
     "stopped|disabled|enabled|masked|unmasked|locked|unlocked|modified|changed|held|edited|altered"
     "|touched|tampered"
+)
+# Ends of drift.
+_HEALED: Final = re.compile(
+    r"\bhealed\b|\b(?:no longer|stopped|ceased to) drift\w*|\bdrift\w* any ?more\b"
+    r"|\bas declared again\b"
 )
 _WORDS: Final[Mapping[str, str]] = {
     "event": _EVENTS,
@@ -71,6 +76,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "|went (?:wrong|down|away|offline)|came (?:up|back|online)|been (?:going on|up)",
     "causes": "caused|led to|triggered|preceded|broke|killed|brought .* down|took .* down|made .*"
     " (?:fail|crash|stop|restart|break)|was responsible for|is to blame for",
+    "healed": _HEALED.pattern,
     "past": f"{_EVENTS}|{_STATES}|did|made|broke|took|ran|put|gave|set|turned|switched|shut|wrote"
     "|happened|failed|crashed|caused|went|came|got|messed|signed|brought|became|lost|began"
     "|(?:was|were) (?:logged|running)",
@@ -128,6 +134,9 @@ def find_route(question: str, now: datetime) -> Route:
     if name != "changes":
         return Route(name, {"about": question} if name == "drift" else {})
     times, rest = past_spans.find_span(plain(question), now)
+    if _HEALED.search(rest):
+        times = {"what": "healed", **times}
+        rest = " ".join(_HEALED.sub("", rest).split())
     match = _EVENT.search(rest)
     event = next(filter(None, match.groups())) if match else ""
     if len(event.split()) > 1:
@@ -140,8 +149,9 @@ def find_route(question: str, now: datetime) -> Route:
 # Drift: the object that a question is about.
 
 _AS_DECLARED: Final = re.compile(
-    r"^(?:is|does|has) (?:(?:the|my|our|this|that) )*(?!(?:all|every|each|any) )(?P<name>.+?)"
-    r" (?:(?:really|still|quite|exactly|just|actually|running|set up|configured|installed) )*"
+    r"^(?:is|does|has) (?:(?:not|the|my|our|this|that) )*(?!(?:all|every|each|any) )(?P<name>.+?)"
+    r" (?:(?:not|no longer|really|still|now|quite|exactly|just|actually|running|set up|configured"
+    r"|installed) )*"
     r"(?:as|like|the way|how|what|where|other than|unlike|compliant|match\w*|drift\w*|conform\w*"
     r"|differ\w*|deviat\w*|correspond\w*|in the state|in line)\b"
 )
@@ -157,6 +167,21 @@ def subject_of(question: str) -> list[str]:
     if len(words) > 1:
         words = [" ".join(words), *reversed(words)]
     return [word for word in words if word not in _NAMELESS]
+
+
+# Words of which each turns the meaning of yes.
+_DIFFERENCE: Final = re.compile(
+    r"\b(?:drift\w*|differ\w*|deviat\w*|other than|otherwise|unlike|not|no longer)\b"
+)
+
+
+def asks_for_difference(question: str) -> bool:
+    """Return whether yes means that an object is other than declared.
+
+    `isn't curl as declared` asks whether it is.
+    """
+    text = re.sub(r"^(\w+) not ", r"\1 ", plain(question))
+    return len(_DIFFERENCE.findall(text)) % 2 == 1
 
 
 # Changes: times, and the rest of a question without them.

@@ -28,12 +28,16 @@ def served(
 ) -> Running:
     """Run a daemon of the example, one of whose units is other than declared."""
     declared = json.loads(EXAMPLE.read_text())
-    declared["plugins"] |= {"lab": {"gauge": "bar"}, "system": {"hostname": "web1"}}
+    declared["plugins"] |= {
+        "lab": {"gauge": "bar"},
+        "system": {"hostname": "web1", "timezone": "UTC", "os": "debian"},
+    }
     file = tmp_path_factory.mktemp("ask") / "state.json"
     file.write_text(json.dumps(declared))
     daemon = shared_daemons(STATE_FILE=file).start().vectorized()
     asyncio.run(_publish(daemon, "sshd.service", active_state="failed"))
     asyncio.run(_publish(daemon, "hostname", plugin="system", kind="fact", name="web2"))
+    asyncio.run(_publish(daemon, "os", "system", "fact", name="Debian GNU/Linux 12", id="debian"))
     well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
     asyncio.run(_publish(daemon, "redis-server.service", **well))
     asyncio.run(_publish(daemon, "stranger.service", **well))
@@ -45,9 +49,15 @@ def served(
     asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
     asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
     asyncio.run(_publish(daemon, "faxd", "packages", "package", status="config-files"))
+    asyncio.run(_publish(daemon, "trim.service", unit_file_state="static", masked=False))
+    asyncio.run(_publish(daemon, "trim.timer", unit_file_state="masked", masked=True))
+    asyncio.run(_publish(daemon, "backup0-peer", "net", "interface", state="up", mtu=1500))
+    asyncio.run(_publish(daemon, "/etc/hosts.none", "files", "file", missing=True))
+    asyncio.run(_publish(daemon, "vm.none", "kernel", "sysctl", missing=True, wanted="1"))
+    asyncio.run(_publish(daemon, "ghost.service", load_state="not-found", active_state="failed"))
     port = {"port": 8443, "protocol": "tcp", "exposed": "all addresses"}
     asyncio.run(_publish(daemon, "tcp 0.0.0.0:8443", "net", "listener", **port))
-    return daemon
+    return daemon.vectorized()
 
 
 async def _publish(
@@ -60,11 +70,14 @@ async def _publish(
 
 @pytest.mark.parametrize("route", list(QUESTIONS))
 def test_the_first_line_says_which_command_answers(served: Running, route: str) -> None:
-    """Print the route and its command, and then what that command prints."""
+    """Print the route and its command, and then what that command prints; at most so many rows."""
     question, command = QUESTIONS[route]
     done = run(served, "ask", *question.split())
     first, _, rest = done.stdout.partition("\n")
     assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route]}")
+    if route in {"objects", "changes"}:
+        least = json.loads(run(served, "ask", "-n", "1", "--json", question).stdout)
+        assert (len(least["answer"]), "--limit 1" in least["command"]) == (1, True)
     if command and route != "status":
         alone = run(served, *command)
         assert (done.returncode, rest) == (alone.returncode, alone.stdout)
@@ -123,13 +136,30 @@ def test_drift_begins_with_what_a_question_names(served: Running) -> None:
         ("is redis-server as declared?", "yes: systemd/unit/redis-server.service is as declared",
          0),
         ("does redis-server.service match the state file", "yes: ", 0),
-        ("has the service redis-server drifted?", "yes: ", 0),
+        ("has the service redis-server drifted?", "no: ", 0),
         ("is sshd as declared?", "no: systemd/unit/sshd.service is other than declared", 1),
         ("is the unit sshd.service as it should be", "no: ", 1),
         ("is the hostname as declared?",
          "no: hostname of system/settings/system is other than declared", 1),
         ("is gauge as declared?", "gauge of lab/settings/lab is declared, and nothing observes", 0),
         ("is stranger as declared?", "nothing is declared of stranger: systemd/unit/stranger", 0),
+        ("has redis-server drifted?", "no: systemd/unit/redis-server.service is as declared", 0),
+        ("is redis-server not as declared?", "no: ", 0),
+        ("is redis-server drifting", "no: ", 0),
+        ("does redis-server not differ from its declaration", "yes: ", 0),
+        ("is sshd other than declared?", "yes: systemd/unit/sshd.service is other than", 1),
+        ("isn't sshd as declared?", "no: ", 1),
+        ("is sshd different from its declaration?", "yes: ", 1),
+        ("does sshd differ from what is declared?", "yes: ", 1),
+        ("is the host name other than declared?", "yes: hostname of system/settings/system is", 1),
+        ("is the active state of sshd as declared", "no: active_state of systemd/unit/sshd.serv",
+         1),
+        ("is the unit file state of redis-server as declared", "unit_file_state of systemd/unit/re",
+         0),
+        ("is the time zone as declared", "timezone of system/settings/system is declared, and not",
+         0),
+        ("is the os as declared", "yes: os of system/settings/system is as declared", 0),
+        ("is the shade of redis-server as declared", "nothing is declared of shade of systemd", 0),
         ("is postgresql@15-main as declared?", "systemd/unit/postgresql@15-main.service is decl",
          0),
     ],
@@ -163,6 +193,12 @@ def test_whether_one_object_is_as_declared(
         ("does the group staff have cleo as a member?", "no: users/group/staff: "),
         ("does cleo exist?", "yes: users/account/cleo"),
         ("is there an account called ben?", "yes: users/account/ben"),
+        ("does /etc/hosts.none exist?", "no: files/file//etc/hosts.none is not there"),
+        ("is vm.none there?", "no: kernel/sysctl/vm.none is not there"),
+        ("does faxd exist?", "no: packages/package/faxd: status config-files"),
+        ("is ghost.service present?", "no: systemd/unit/ghost.service: load_state not-found"),
+        ("is vm.none gone?", "yes: kernel/sysctl/vm.none is not there"),
+        ("is cleo missing?", "no: users/account/cleo"),
         ("is ben an administrator?", "no: users/account/ben: administrator no"),
         ("is mailgate running?", "no: systemd/unit/mailgate.service: active_state inactive"),
         ("is the service mailgate still up?", "no: systemd/unit/mailgate.service: "),
@@ -171,8 +207,15 @@ def test_whether_one_object_is_as_declared(
         ("has sshd failed?", "yes: systemd/unit/sshd.service: active_state failed"),
         ("are redis-server and stranger enabled?", "yes: systemd/unit/redis-server.service: "),
         ("are sshd and mailgate running?", "no: systemd/unit/sshd.service: "),
+        (
+            "is trim masked?",
+            "no: systemd/unit/trim.service: masked no; but systemd/unit/trim.timer:",
+        ),
+        ("is trim.timer masked?", "yes: systemd/unit/trim.timer: masked yes"),
+        ("is the service trim masked?", "no: systemd/unit/trim.service: masked no"),
         ("is faxd installed?", "no: packages/package/faxd: status config-files"),
         ("is port 8443 in use?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
+        ("is port 8443 free?", "no: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
         ("is tcp port 8443 open?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
     ],
 )
@@ -286,7 +329,27 @@ def test_a_name_that_nothing_has(served: Running) -> None:
         assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
         assert done.stderr.startswith("nothing here is named zuleika")
         assert as_json(served, "search", question, "--all")[0]["verdict"]
+    # one that only has a longer name has not this one
+    assert "nothing here is named backup0" in run(served, "ask", "is backup0 up?").stderr
     assert "nothing here is named /srv/none" in run(served, "ask", "is /srv/none mounted?").stderr
+
+
+def test_a_number_is_that_of_its_field(served: Running) -> None:
+    """Answer with no object whose named field has another number than the question."""
+    for name, uid in (("dora", 1002), ("emil", 1003)):
+        asyncio.run(_publish(served, name, "users", "account", uid=uid, description="user 1004"))
+    for question, found in (
+        ("is uid 1002 taken?", ["yes: users/account/dora: uid 1002"]),
+        ("is there a user with uid 1003?", ["yes: users/account/emil: uid 1003"]),
+        ("does anyone have uid 1002", ["yes: users/account/dora: uid 1002"]),
+        ("is uid 1002 free?", ["no: users/account/dora: uid 1002"]),
+        # no observer lists all accounts, so that nothing is certain
+        ("is there a user with uid 1004?", []),
+    ):
+        hits = json.loads(run(served, "search", question, "--json").stdout)
+        assert [hit["verdict"] for hit in hits if "verdict" in hit] == found, question
+        names = {hit["name"] for hit in hits if hit["name"] in {"dora", "emil"}}
+        assert names <= {"".join(found).partition(":")[2].partition(":")[0].rpartition("/")[2]}
 
 
 def test_verdicts_of_what_observers_list(daemons: Callable[..., Running]) -> None:
@@ -295,6 +358,8 @@ def test_verdicts_of_what_observers_list(daemons: Callable[..., Running]) -> Non
     daemon.wait_for_log("name=users .*state=up")
     for question, verdict in (
         ("is there a user called root?", "yes: users/account/root"),
+        ("is there a user with uid 54321?", "no: no user here has uid 54321"),
+        ("is uid 0 taken?", "yes: users/account/root: uid 0"),
         ("is there an account named bin-man?", "no: there is no account named bin-man"),
         ("is root in the group root?", "yes: users/group/root: members "),
     ):

@@ -195,11 +195,19 @@ async def test_an_object_is_given_as_it_was(daemon: Running) -> None:
 
 
 async def test_a_past_state_names_the_source_of_its_values(daemon: Running) -> None:
-    """Name the source of what was observed, and the file only where nothing was."""
-    declared = {"a.service": "A", "d.service": "D"}
+    """Name the source of what was observed, and the file only where nothing was.
+
+    A declared object has the observed values of its other name.
+    """
+    declared = {"a.service": "A", "d.service": "D", "e": "E"}
     async with calling(daemon.bus) as caller:
         state_file(Path(daemon.settings["OP_DBUS_STATE_FILE"]), declared)
-        await caller.signal("Recorded", lambda body: body == [5])
+        await caller.signal("Recorded", lambda body: body == [6])
+        await publish(caller, ("e.service", {"port": 2}))
+        for name in ("e", "e.service"):
+            path = UNIT.replace("a_2eservice", name.replace(".", "_2e"))
+            one = await object_at(caller, (1 << 63) - 1, path)
+            assert (one["declared"], one["observed"]) == ({"description": "E"}, {"port": 2})
         both = await object_at(caller, (1 << 63) - 1)
         assert (both["source"], both["declared"]) == ("publish:t", {"description": "A"})
         alone = await object_at(caller, (1 << 63) - 1, UNIT.replace("a_2e", "d_2e"))

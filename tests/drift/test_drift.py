@@ -64,6 +64,13 @@ async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
             "systemd": {"units": {"a": {"actve_state": "failed", "foo": 1, "description": "x"}}},
             "apt": {"packages": {"vi": {"ensure": "absnt"}}},
             "system": {"locale": "de_DE.UTF-8"},
+            # compared with whether they are there
+            "users": {
+                "accounts": [
+                    {"name": "erin", "ensure": "present"},
+                    {"name": "al", "presence": "Present"},
+                ]
+            },
         }
         await checked.declare(plugins, tmp_path)
         seen = {"vm.swappiness": {"value": "60"}, "vm.no_such": {"missing": True}}
@@ -72,7 +79,8 @@ async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
         await checked.observe({f"kernel/sysctl/{k}": v for k, v in seen.items()}, listed)
         await checked.observe(RUNNING, [])
         vi = {"packages/package/vi": {"status": "installed"}}
-        await checked.observe({**vi, "system/fact/locale": {"keymap": "de"}}, [])
+        people = {f"users/account/{name}": {"shell": "/bin/sh"} for name in ("erin", "al")}
+        await checked.observe({**vi, **people, "system/fact/locale": {"keymap": "de"}}, [])
         await checked.until(1010.0)
         supervisor = Supervisor(
             select_observers(["packages", "kernel", "systemd"], {}), checked.memory

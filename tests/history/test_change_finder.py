@@ -546,3 +546,31 @@ async def test_the_event_is_of_the_time_that_is_asked_for(day: Day) -> None:
     later = Filter(since=start + 60 * MINUTE * 1_000_000)
     with pytest.raises(NotKept, match=r"shop has not failed in the history .since 2027-01-15"):
         await day.finder.before("shop failed", later, 9)
+
+
+@on_a_day()
+async def test_history_denies_nothing_that_it_has(day: Day) -> None:
+    """Take a restart for a start and a stop, and a value from changes of other objects."""
+    unit = {"active_state": "active", "description": "Stock"}
+    port = {"port": 8081, "protocol": "tcp", "unit": "stockroom.service"}
+    await day.see("unit", "stockroom.service", FIRST, **unit)
+    await day.see("listener", "tcp 0.0.0.0:8081", FIRST, **port)
+    await day.see("package", "less", FIRST, version="590-1", status="installed")
+    await day.see("unit", "fstrim.timer", FIRST, unit_file_state="masked", masked=True)
+    await day.repeat("stockroom.service", "job:7 restart", 1)
+    await day.see("listener", "tcp 0.0.0.0:8081")
+    await day.see("package", "less")
+    await day.see("unit", "fstrim.timer", unit_file_state="enabled", masked=False)
+    for question, name in (
+        ("when did stockroom last start?", "stockroom.service"),
+        ("did stockroom.service stop", "stockroom.service"),
+        ("which port did stockroom use?", "tcp 0.0.0.0:8081"),
+        ("what version of less was installed?", "less"),
+        ("what was unmasked", "fstrim.timer"),
+    ):
+        found = await day.finder.about(question, Filter(), 9)
+        assert names(found)[:1] == [name], question
+    await day.see("unit", "stockroom.service", active_state="inactive", description="Stock")
+    await day.repeat("stockroom.service", "job:8 restart", 1)
+    found = await day.finder.before("stockroom stopped", Filter(), 9)
+    assert found[0].event == 9

@@ -16,7 +16,7 @@ from opdbus.bus.service.object1 import object_id_at, object_json
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift import pairs
 from opdbus.drift.tracker import Tracker
-from opdbus.errors import InvalidArgs, NotKept, UnknownObject
+from opdbus.errors import CallerError, InvalidArgs, NotKept, UnknownObject
 from opdbus.history.change import CAUSE_TYPES
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import MAX_INT64, Filter, Row
@@ -193,7 +193,7 @@ class HistoryInterface:
         """Return an object as it was at a time."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         object_id = object_id_at(path)
-        states = await history_reader.object_at(self._memory, object_id, at)
+        states = await self._states_at(object_id, at)
         declared = states.pop(FILE, None)
         # observers come first, as in StateStore.merge_properties
         ranked = sorted(states, key=lambda source: (not source.startswith(LIVE), source))
@@ -201,6 +201,27 @@ class HistoryInterface:
         source = ranked[0] if ranked else FILE
         known = None if observed is None else dict(observed)
         return object_json(object_id, source, declared, known, is_large=is_large)
+
+    async def _states_at(self, object_id: ObjectId, at: int) -> dict[str, dict[str, Json]]:
+        """Return the state of an object by source, also of sources that have other names for it.
+
+        Raises the error of its own name if it did not exist under any.
+        """
+        states: dict[str, dict[str, Json]] = {}
+        errors: dict[ObjectId, CallerError] = {}
+        every = await self._names_of(object_id) if pairs.is_one(object_id) else ()
+        # what has several parts, such as settings, is not one of them
+        names = [object_id, *sorted(filter(pairs.is_one, {*every} - {object_id}))]
+        for name in names:
+            try:
+                found = await history_reader.object_at(self._memory, name, at)
+            except (UnknownObject, NotKept) as error:
+                errors[name] = error
+            else:
+                states = {**found, **states}
+        if not states:
+            raise errors[object_id]
+        return states
 
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""

@@ -35,6 +35,7 @@ from opdbus.drift.baseline import BaselineEntry, Scope
 from opdbus.drift.rule_table import ROWS, KindId
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import CLASSES, DriftState
+from opdbus.drift.unobserved import MOST_NAMES
 from opdbus.errors import InvalidArgs
 from opdbus.history import acts
 from opdbus.index.catalogue import short_names
@@ -320,8 +321,9 @@ class StateInterface:
 
     async def unobserved(self, _caller: Caller, options: Given) -> list[WireUnobserved]:
         """Return declared objects and fields that cannot be compared."""
-        Options(options, {})
-        found = await self._drifts.unobserved(self._observers.why_not)
+        most = Options(options, {"names": int}).get("names", MOST_NAMES)
+        require_range("names", most, 1)
+        found = await self._drifts.unobserved(self._observers.why_not, most)
         return [(*row.kind, row.total, row.names, row.why) for row in found]
 
     async def baseline(

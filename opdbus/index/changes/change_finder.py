@@ -30,6 +30,7 @@ from opdbus.language.synonyms import find_synonyms, gloss
 from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
 from opdbus.platform.timestamps import format_utc
+from opdbus.state import fields
 from opdbus.state.object import ObjectId
 
 # Vectors, and rows of history, in a batch; other readers run between batches.
@@ -71,6 +72,8 @@ _ACTIVE: Final = frozenset(
         *"failed stopped started restarted changed joined drifted left".split(),
     )
 )
+# A share of events that only whole ones exceed, if there is one.
+_WHOLE: Final = 0.9
 # Causes that change many objects at once.
 _OF_MANY: Final = frozenset("apt boot dpkg kernel reload rpm source start".split())
 # Questions for the changes before an event: `What happened before the database failed?`
@@ -86,6 +89,10 @@ _PAST_VALUE = re.compile(
     r"|did\b.*\b(?:have|use|point to|listen on)|used? to\b.*"
     r"|(?:was|were) (?:the |its )?(?:previous|former|earlier|old)\b.*)[?.!\s]*$",
     re.IGNORECASE | re.DOTALL,
+)
+# Questions for a value at the time of an event: `which version of less was installed`.
+_VALUE_AT_EVENT = re.compile(
+    r"^(?:what|which)\s+(?:\w+\s+){1,3}of\s+\S+\s+(?:was|were|has|had|did)\b", re.IGNORECASE
 )
 
 
@@ -140,7 +147,13 @@ class ChangeFinder:
         stems, names = {stem(word) for word in event_questions.event_words(asked)}, []
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
             span = Filter(since=wanted.since, before=wanted.before)
-            if await self._find_event_of_named(asked, span):
+            try:
+                if await self._find_event_of_named(asked, span):
+                    names = change_ranking.naming_words(asked)
+            except NotKept:
+                # such a value may be in any change of the object
+                if not _VALUE_AT_EVENT.match(asked):
+                    raise
                 names = change_ranking.naming_words(asked)
         return await self._about(asked, wanted, limit, priority, names=names)
 
@@ -161,10 +174,26 @@ class ChangeFinder:
             if all(any(w.startswith(v) for w in _words_of(each.row.sentence)) for v in values)
         ]
         if not found:
+            if not await self._have_field(names, values):
+                return await self._about(asked, changed, limit, rank)
             since = await self._begin(wanted)
             what = " ".join(every) or "what was asked for"
             raise NotKept(f"history has no earlier value of {what} (since {since})")
         return [replace(each, total=len(found)) for each in found[:limit]]
+
+    async def _have_field(self, names: Sequence[str], values: Sequence[str]) -> bool:
+        """Return whether an object with one of some names has fields with all words of a value.
+
+        If it has none, the value is that of another object, such as the port of a service.
+        """
+        memory, found = self._memory, set[str]()
+        for name in names:
+            object_ids, _ = await condition_matching.resolve(memory, name)
+            entries = [one for each in object_ids for one in memory.catalogue.entries(each)]
+            for content in (await memory.content(entries)).values():
+                paths = fields.paths(json.loads(content.properties))
+                found.update(stem(word) for path in paths for word in fields.split(path))
+        return all(any(word.startswith(value) for word in found) for value in values)
 
     async def before(
         self, event: str, wanted: Filter, limit: int, *, within: int = WITHIN
@@ -236,10 +265,17 @@ class ChangeFinder:
     async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
         """Return the newest row of an event of some objects with a name; raises NotKept if none."""
         wanted = replace(wanted, has_first=False)
+        # a restart is a stop, but one that was no restart is meant first
+        whole = partial(_has_happened, event, least=_WHOLE)
+        found: Row | None = None
         async with aclosing(history_reader.row_parts(self._memory, wanted)) as parts:
             async for part in parts:
-                if row := next((row for row in part.rows if _has_happened(event, row)), None):
+                if row := next(filter(whole, part.rows), None):
                     return row
+                in_part = (row for row in part.rows if _has_happened(event, row))
+                found = found or next(in_part, None)
+        if found:
+            return found
         verbs = event_questions.event_words(event) or ["changed"]
         verb = next((each for each in verbs if each in event.lower()), verbs[0])
         verb = verb.replace("went ", "gone ")
@@ -508,15 +544,20 @@ def _words_of(sentence: str) -> list[str]:
 def _has_name(names: Collection[str], sentence: str) -> bool:
     """Return whether a sentence has one of some names, also with a suffix or within a path."""
     words = sentence.lower()
-    return any(re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", words) for name in names)
+    # sentences have services without the suffix
+    every = {part for name in names for part in (name, name.removesuffix(".service"))}
+    return any(re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", words) for name in every)
 
 
-def _has_happened(event: str, row: Row) -> bool:
-    """Return whether an event happened in a row; without a verb it is any change of the host."""
+def _has_happened(event: str, row: Row, least: float = 0.0) -> bool:
+    """Return whether more than a share of the events happened in a row.
+
+    Without a verb it is any change of the host.
+    """
     happened = event_questions.find_events(event)
     if not happened:
         return not event_questions.is_of_declaration(row.sentence)
-    return event_questions.share(happened, row.sentence) > 0
+    return event_questions.share(happened, row.sentence) > least
 
 
 def _has_any(words: Sequence[str], store: Store) -> bool:

@@ -119,7 +119,7 @@ def candidates(
         shares = {number: min(1.0, score / highest) for number, score in found}
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
     ids.update(shares)
-    for word in event_questions.event_words(asked):
+    for word in (*event_questions.event_words(asked), *event_questions.wider_words(asked)):
         ids.update(sentences.words.having(word, _CANDIDATES))
     if meant is not None:
         ids &= meant.keys()

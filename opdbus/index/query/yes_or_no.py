@@ -20,8 +20,8 @@ _ADVERBS: Final = re.compile(
 _DETERMINERS: Final = frozenset("the a an my our your this that both all any".split())
 # Words that stand for no object of that name.
 _PRONOUNS: Final = query_terms.STOP_WORDS | frozenset(
-    "anyone anybody someone somebody everyone everybody everything nobody nothing one ones each"
-    " others another he him".split()
+    "anything something anyone anybody someone somebody everyone everybody everything nobody"
+    " nothing one ones each others another he him".split()
 )
 _AND: Final = re.compile(r" and (?:the )?")
 _MOST_NAMES: Final = 4
@@ -34,25 +34,50 @@ _THE_GROUP: Final = r"(?:the )?(?:group )?(?P<of>\S+)(?: group)?"
 _HAVING: Final = r"(?:(?:is|are) there|(?:do|does) (?:we|i|this host|it) have) (?:a |an |any )?"
 _CALLED: Final = r"(?:called|named|by the name of|with the name)"
 _PORT: Final = r"(?:the )?(?:(?P<protocol>tcp|udp) )?port (?P<of>\d+)(?:/(?P<after>tcp|udp))?"
+_NUMBERED: Final = r"(?P<field>[a-z]\w*)(?: number| is)? (?P<of>\d+)"
+_TAKEN: Final = r"(?:taken|used|in use|occupied|assigned|given|known|there|present)"
 _OPEN: Final = r"(?:open|listening|listened on|in use|used|taken|occupied|busy|bound)"
 
 
 class Form(NamedTuple):
-    """The pattern of questions for a relation, and an example (tested).
+    """The pattern of questions for a relation or its opposite, and an example (tested).
 
-    Groups of the pattern: `names` of objects, their kind as a `noun`; `of`, a group or a port.
+    Groups of the pattern: `names` of objects, their kind as a `noun`; `of`, a group, a port or the
+    number of a `field`.
     """
 
     relation: str
     pattern: re.Pattern[str]
     example: str
+    is_opposite: bool = False
 
 
-MEMBER, PORT, EXISTS, STATE = "member", "port", "exists", "state"
+MEMBER, PORT, EXISTS, STATE, NUMBER = "member", "port", "exists", "state", "number"
+# Opposites of relations.
+ABSENT, FREE, UNUSED = "absent", "free", "unused"
+_OPPOSITES: Final = {ABSENT: EXISTS, FREE: PORT, UNUSED: NUMBER}
 FORMS: Final = tuple(
-    Form(relation, re.compile(f"^(?:{pattern})$"), example)
+    Form(
+        _OPPOSITES.get(relation, relation),
+        re.compile(f"^(?:{pattern})$"),
+        example,
+        relation in _OPPOSITES,
+    )
     for relation, pattern, example in (
         (PORT, rf"is {_PORT} {_OPEN}", "is port 443 open"),
+        (FREE, rf"is {_PORT} (?:free|unused|available|closed)", "is port 443 free"),
+        (NUMBER, rf"is (?:the )?{_NUMBERED} {_TAKEN}", "is uid 1002 taken"),
+        (UNUSED, rf"is (?:the )?{_NUMBERED} (?:free|unused|available)", "is uid 1002 free"),
+        (
+            NUMBER,
+            rf"{_HAVING}(?P<noun>.+?) (?:with|of|that has|having|whose) (?:the |a )?{_NUMBERED}",
+            "is there a user with uid 1004",
+        ),
+        (
+            NUMBER,
+            rf"(?:does|do|has) (?:(?:any|a) )?(?P<noun>.+?) (?:have|use|got) (?:the )?{_NUMBERED}",
+            "does any user have uid 1004",
+        ),
         (
             PORT,
             rf"(?:is|does|has) {_ANYTHING} {_LISTEN}{_PORT}",
@@ -66,6 +91,8 @@ FORMS: Final = tuple(
             "does the group sudo have bob as a member",
         ),
         (EXISTS, r"(?:does|do) (?P<names>.+?) exist", "does alice exist"),
+        (EXISTS, r"(?:is|are) (?P<names>.+?) (?:there|present|around)", "is alice there"),
+        (ABSENT, r"(?:is|are) (?P<names>.+?) (?:missing|gone|absent)", "is alice gone"),
         (
             EXISTS,
             rf"{_HAVING}(?P<noun>.+?) {_CALLED} (?P<names>\S+)",
@@ -85,7 +112,7 @@ class StateWords(NamedTuple):
 class YesOrNo(NamedTuple):
     """A yes-or-no question: its relation, the names in it, and the kinds of its noun.
 
-    `of` is a group or a port, `state` the words that state a value.
+    `of` is a group, a port or the number of a `field`, `state` the words that state a value.
     """
 
     relation: str
@@ -95,6 +122,7 @@ class YesOrNo(NamedTuple):
     protocol: str = ""
     state: StateWords | None = None
     is_negated: bool = False
+    field: str = ""
 
 
 @cache
@@ -123,15 +151,17 @@ def read(question: str) -> YesOrNo | None:
     if words.count(_NOT) > 1:
         return None
     text = " ".join(word for word in words if word != _NOT)
-    for relation, pattern, _ in FORMS:
+    for relation, pattern, _, is_opposite in FORMS:
         if match := pattern.match(text):
             given = {key: value for key, value in match.groupdict().items() if value}
             names, noun = _names(given.get("names", ""))
-            if relation != PORT and not names:
+            if "names" in match.groupdict() and not names:
                 continue
             protocol = given.get("protocol") or given.get("after") or ""
             noun = given.get("noun", noun)
-            return YesOrNo(relation, names, given.get("of", ""), noun, protocol, None, is_negated)
+            of, field = given.get("of", ""), given.get("field", "")
+            no = is_negated != is_opposite
+            return YesOrNo(relation, names, of, noun, protocol, None, no, field)
     return _read_state(text.split(), is_negated=is_negated)
 
 

@@ -313,6 +313,7 @@ class Finder:
         else:
             rating = await asyncio.to_thread(rate, scores, query.mode)
         if query.without is None:
+            rating = _weaken_other_numbers(query.question, found, rating, contents)
             found, rating = self._move_absent_last(found, rating, contents)
         part = slice(request.offset, last)
         return await self._read(request, query, found[part], rating[part], contents)
@@ -430,7 +431,7 @@ class Finder:
     def _move_absent_last(
         self, found: RankedHits, rating: list[RatedHit], contents: Mapping[int, Content]
     ) -> tuple[RankedHits, list[RatedHit]]:
-        """Move absent and missing declared objects to the end of their class, strong or weak.
+        """Move weak hits last, and absent and missing declared objects to the end of their class.
 
         Lower confidences so that none exceeds the one before it.
         """
@@ -443,7 +444,8 @@ class Finder:
             return content is not None and bool(absence_of(declarations, entry, content))
 
         absent = {row[0].id for row, _ in rows if is_absent(row[0])}
-        if not absent:
+        weak = [one.is_weak for one in rating]
+        if not absent and weak == sorted(weak):
             return found, rating
         rows.sort(key=lambda row: (row[1].is_weak, row[0][0].id in absent))
         confidences = accumulate((one.confidence for _, one in rows), min)
@@ -522,3 +524,18 @@ class Finder:
         }
         found = await declarations.read([*declared.values()])
         return {one: found[other] for one, other in declared.items() if other in found}
+
+
+def _weaken_other_numbers(
+    question: str, found: RankedHits, rating: list[RatedHit], contents: Mapping[int, Content]
+) -> list[RatedHit]:
+    """Mark hits as weak of which a field that the question gives a number for has another one."""
+    other = {
+        number
+        for number, content in contents.items()
+        if hit_features.has_other_number(question, content)
+    }
+    return [
+        one._replace(is_weak=True) if entry.id in other else one
+        for (entry, _), one in zip(found, rating, strict=False)
+    ]

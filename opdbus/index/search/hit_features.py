@@ -69,6 +69,11 @@ _WORD: Final = re.compile(r"[^\W_]+")
 # A number by itself: no part of an address, a version, a date or a share.
 _NUMBER: Final = re.compile(r"(?<![\w.:/-])\d{2,}(?![\w:/%-]|\.\d)")
 _MOST_NUMBERS: Final = 8
+# A field and its whole number, neither a bound nor the first of several.
+_NUMBERED: Final = re.compile(
+    r"\b(?P<field>[A-Za-z]\w*)(?: number| is)? (?P<number>\d{1,12})(?![\w:/%.-]*\w)"
+    r"(?!\W+(?:or|and|to|through|until|percent)\b|[,%])"
+)
 # Capitalized words are names, except at the start of a question.
 _NAME: Final = re.compile(r"(?<=[\w,(] )[A-Z][^\W_]*|(?<![^\W_])[^\W_]+[A-Z][^\W_]*")
 # Word pieces are sorted by frequency; the first ones are in most texts.
@@ -199,6 +204,16 @@ def has_asked_number(question: str, best: Iterable[tuple[Entry, Content]]) -> bo
         return True
     pattern = re.compile(rf"(?<!\d)(?:{numbers})(?!\d)")
     return any(pattern.search(_whole_text(entry, content)) for entry, content in best)
+
+
+def has_other_number(question: str, content: Content) -> bool:
+    """Return whether a field that a question names with a number has another number."""
+    asked = {match["field"].lower(): match["number"] for match in _NUMBERED.finditer(question)}
+    if not asked:
+        return False
+    found = json.loads(content.properties)
+    values = ((str(found[name]), number) for name, number in asked.items() if name in found)
+    return any(value.isdecimal() and value != number for value, number in values)
 
 
 def _whole_text(entry: Entry, content: Content) -> str:

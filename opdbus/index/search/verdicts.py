@@ -4,6 +4,7 @@ There is a verdict only where these values are certain: see `index.query.yes_or_
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.language.synonyms import find_synonyms, gloss
 from opdbus.language.vocabulary import stem
 from opdbus.platform import name_lists
+from opdbus.state import presence
 from opdbus.state.conditions import AllOf, Condition, parse
 from opdbus.state.fields import IDENTITY
 from opdbus.state.object import Json, ObjectId
@@ -25,14 +27,19 @@ from opdbus.state.object import Json, ObjectId
 _ACCOUNT: Final = ("users", "account")
 _MEMBERS: Final = "members"
 _SERVICE: Final = ".service"
+_STARTERS: Final = (".timer", ".socket", ".path")
 _GROUPINGS: Final = (".target", ".slice")
-# Set in the fields of each object that is looked at; true if it is declared and not there.
-_MISSING: Final = "missing"
+# Set in the fields of each object that is looked at; true if it was looked for and is not there.
+_MISSING: Final = presence.MISSING
 _OF_HOST: Final = "live:"
+# Nouns that any object may be.
+_ANYBODY: Final = frozenset("anyone anybody someone somebody anything something one".split())
 # Fields of a port that its verdict names, objects and members that a verdict lists.
 _OF_PORT: Final = ("exposed", "unit")
 _MOST: Final = 3
 _MOST_MEMBERS: Final = 20
+# Objects in whose values a name is looked for.
+_MOST_READ: Final = 200
 
 
 class Verdict(NamedTuple):
@@ -63,9 +70,14 @@ class Found(NamedTuple):
     sources: frozenset[str]
 
     @property
-    def is_missing(self) -> bool:
-        """True if the object is declared, was looked for, and is not there."""
-        return self.fields[_MISSING] is True
+    def is_only_declared(self) -> bool:
+        """True if the object is declared, was looked for, and is not observed at all."""
+        return not self.sources
+
+    @property
+    def is_there(self) -> bool:
+        """True if no field says that the object is not there."""
+        return not presence.find_absence(self.fields)
 
     @property
     def path(self) -> str:
@@ -74,10 +86,19 @@ class Found(NamedTuple):
 
     def fact(self, *names: str, is_yes: bool) -> Fact:
         """Return a fact about the object, with the values of some of its fields."""
-        if self.is_missing:
+        if self.is_only_declared:
             return Fact(is_yes, f"{self.path} is declared, and is not there")
         values = [f"{name} {_in_words(self.fields[name])}" for name in names if name in self.fields]
         return Fact(is_yes, f"{self.path}: {', '.join(values)}" if values else self.path)
+
+    def presence(self) -> Fact:
+        """Return whether the object is there, with what says that it is not."""
+        if self.is_there:
+            return Fact(is_yes=True, text=self.path)
+        field = presence.find_absence(self.fields)
+        if field == _MISSING and not self.is_only_declared:
+            return Fact(is_yes=False, text=f"{self.path} is not there")
+        return self.fact(field, is_yes=False)
 
 
 async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
@@ -87,6 +108,8 @@ async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
         return None
     if asked.relation == yes_or_no.PORT:
         return await _of_port(memory, asked)
+    if asked.relation == yes_or_no.NUMBER:
+        return await _of_number(memory, asked)
     group: Found | None = None
     if asked.relation == yes_or_no.MEMBER:
         groups = [one for one in await _find(memory, asked.of) if _MEMBERS in one.fields]
@@ -97,6 +120,8 @@ async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
     for name in asked.names:
         found = await _find(memory, name, asked.noun)
         sources |= {source for one in (*found, *filter(None, [group])) for source in one.sources}
+        if asked.state and not asked.noun:
+            found += await _beside(memory, found)
         if (fact := _fact(asked, name, found, group)) is None:
             if found:
                 return None
@@ -127,15 +152,17 @@ def _fact(asked: YesOrNo, name: str, found: Sequence[Found], group: Found | None
         return Fact(is_in, f"{group.path}: members {shown}")
     if asked.state:
         return _fact_of_state(asked.state, found)
-    there = [one for one in found if not one.is_missing]
-    if there:
+    if there := [one for one in found if one.is_there]:
         paths = name_lists.join_first([one.path for one in there], _MOST)
         return Fact(is_yes=True, text=paths)
-    return found[0].fact(is_yes=False) if found else None
+    return found[0].presence() if found else None
 
 
 def _fact_of_state(state: StateWords, found: Sequence[Found]) -> Fact | None:
-    """Return the fact about the objects of one name, services first; None if they differ."""
+    """Return the fact about the objects of one name, services first; None if they differ.
+
+    That of a service names its timer and the like where the answer for that is another one.
+    """
     facts = []
     for one in found:
         for is_yes, ways in ((True, state.yes), (False, state.no)):
@@ -147,7 +174,28 @@ def _fact_of_state(state: StateWords, found: Sequence[Found]) -> Fact | None:
     answers = [fact for _, fact in services or facts]
     if len({fact.is_yes for fact in answers}) != 1:
         return None
-    return Fact(answers[0].is_yes, "; ".join(fact.text for fact in answers[:_MOST]))
+    is_yes = answers[0].is_yes
+    starters = [fact for one, fact in facts if services and _is_starter(one.object_id)]
+    texts = [fact.text for fact in answers[:_MOST]]
+    texts += [f"but {fact.text}" for fact in starters if fact.is_yes != is_yes]
+    return Fact(is_yes, "; ".join(texts))
+
+
+def _is_starter(object_id: ObjectId) -> bool:
+    return object_id.name.endswith(_STARTERS)
+
+
+async def _beside(memory: StateStore, found: Sequence[Found]) -> list[Found]:
+    """Return the timers, sockets and paths that start services, by their names."""
+    names = (
+        one.object_id._replace(name=one.object_id.name.removesuffix(_SERVICE) + suffix)
+        for one in found
+        if one.object_id.name.endswith(_SERVICE)
+        for suffix in _STARTERS
+    )
+    known = {one.object_id for one in found}
+    there = [one for one in names if memory.catalogue.has(one) and one not in known]
+    return [one for one in [await _read(memory, each) for each in there] if one]
 
 
 def _is_met(way: AllOf, one: Found) -> bool:
@@ -179,7 +227,7 @@ async def _read(memory: StateStore, object_id: ObjectId) -> Found | None:
     entries = memory.catalogue.entries(object_id)
     fields = memory.merge_properties(entries, await memory.content(entries))
     sources = frozenset(one.identity.source for one in entries)
-    return Found(representative(entries).identity.object_id, {**fields, _MISSING: False}, sources)
+    return Found(representative(entries).identity.object_id, {_MISSING: False, **fields}, sources)
 
 
 async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
@@ -189,7 +237,7 @@ async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
         where = (*where, Condition("protocol", "=", asked.protocol))
     object_ids = sorted(await condition_matching.object_ids(memory, where))
     read = [await _read(memory, each) for each in object_ids]
-    found = [one for one in read if one and not one.is_missing]
+    found = [one for one in read if one and one.is_there]
     if found:
         facts = [one.fact(*_OF_PORT, is_yes=True) for one in found[:_MOST]]
         return _verdict(asked, facts, frozenset().union(*(one.sources for one in found)))
@@ -197,6 +245,27 @@ async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
         return None
     number = f"{asked.protocol} port {asked.of}".strip()
     return _of_list(asked, f"nothing here listens on {number}", sources)
+
+
+async def _of_number(memory: StateStore, asked: YesOrNo) -> Verdict | None:
+    """Return the verdict on whether an object has a number in a field."""
+    wanted = kinds.requested(asked.noun, frozenset()).named
+    if asked.noun and not wanted and asked.noun not in _ANYBODY:
+        return None
+    met = await condition_matching.object_ids(memory, [Condition(asked.field, "~", "")])
+    having = [one for one in met if not wanted or kinds.of_object(one)[0] & wanted]
+    sources = _sources_of_kind(memory, *{object_id[:2] for object_id in having})
+    object_ids = await condition_matching.object_ids(
+        memory, [Condition(asked.field, "=", asked.of)]
+    )
+    read = [await _read(memory, one) for one in sorted(object_ids.intersection(having))]
+    found = [one for one in read if one and one.is_there and asked.field in one.fields]
+    if found:
+        facts = [one.fact(asked.field, is_yes=True) for one in found[:_MOST]]
+        return _verdict(asked, facts, frozenset().union(*(one.sources for one in found)))
+    noun = asked.noun if wanted else "object"
+    text = f"no {noun} here has {asked.field} {asked.of}"
+    return _of_list(asked, text, sources) if sources else None
 
 
 def _sources_of_kind(memory: StateStore, *kind_ids: tuple[str, str]) -> frozenset[str]:
@@ -222,6 +291,10 @@ async def _none_of_kind(memory: StateStore, asked: YesOrNo, name: str) -> Verdic
 
 async def _of_absent(memory: StateStore, name: str) -> Verdict | None:
     """Return that nothing has a name, if it is a name and no part or meaning of another one."""
+    none = Verdict(f"nothing here is named {name}", is_absence=True)
+    has_near = any(map(str.isdigit, name)) and memory.catalogue.names_containing(name)
+    if has_near and await _is_nowhere(memory, name):
+        return none
     if gloss(name) or find_synonyms(name) or kinds.requested(name, frozenset()).named:
         return None
     if memory.catalogue.names_containing(stem(name)):
@@ -231,7 +304,23 @@ async def _of_absent(memory: StateStore, name: str) -> Verdict | None:
         return any(not store.words.having(term, 1) for term in query_terms.terms(name))
 
     is_absent = await memory.archive.read(is_unknown)
-    return Verdict(f"nothing here is named {name}", is_absence=True) if is_absent else None
+    return none if is_absent else None
+
+
+async def _is_nowhere(memory: StateStore, name: str) -> bool:
+    """Return whether no object has a name with a digit anywhere, but as a part of longer names."""
+    term = max(query_terms.terms(name), key=len, default="")
+    ids = await memory.archive.read(lambda store: store.words.having(term, _MOST_READ))
+    view = memory.catalogue.view
+    places = view.existing(view.refs_of(set(ids))).tolist()
+    entries = [entry for entry in map(view.at, places) if entry]
+    alone = re.compile(rf"(?<![\w@.-]){re.escape(name)}(?![\w@-]|\.\w)", re.IGNORECASE)
+    contents = (await memory.content(entries)).values()
+    texts = [
+        *(one.identity.name for one in entries),
+        *(f"{c.text} {c.properties}" for c in contents),
+    ]
+    return bool(term) and len(ids) < _MOST_READ and not any(map(alone.search, texts))
 
 
 def _in_words(value: Json) -> str:
