@@ -357,6 +357,10 @@ class Client:
         found: list[list[Json]] = await self._history.one("Nearest", "a{sv}u", dict(like), limit)
         return found
 
+    async def is_journal_read(self) -> bool:
+        """Return whether op-dbus-journal.service publishes who did what, and why units failed."""
+        return (await self.page({"source": "publish:journal.reader"}, 0, 1))[0] > 0
+
     async def kept_rows(self) -> tuple[range, int]:
         """Return the numbers of all changes that can be read, and the number of hidden ones."""
         values = await self._history.properties()

@@ -6,15 +6,17 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from opdbus.cli.alerts.alert import Alert, read_alert
+from opdbus.cli.alerts.alert import OF_JOURNAL, WHATS, Alert, read_alert
 from opdbus.cli.alerts.alert_rules import Rules
-from opdbus.cli.change_words import plural
+from opdbus.cli.change_words import is_declaration, plural
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
 from opdbus.platform.tasks import at_most, pauses
@@ -24,6 +26,10 @@ from opdbus.settings.parsing import decimal
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 900.0)
 # Pause after an error of the daemon, unless it is heard of before.
 _AGAIN_SECONDS: Final = 60.0
+# An alert is built once its change is so old, or explained: the journal is read after the change.
+_JOURNAL_SECONDS: Final = 2.0
+# Changes of an object among which the one that made it drift is looked for.
+_ROWS_BEFORE: Final = 10
 # Changes that are read at a time.
 _ROWS: Final = 200
 # Changes without an alert after which the cursor is written nevertheless.
@@ -167,8 +173,43 @@ class Delivery:
         alert = read_alert(row)
         rules = self._setting.rules.match(self._executable.name, alert) if alert else ()
         if alert and rules:
+            alert = await self._explain(alert)
             await self._deliver(alert, f"{alert.to_json(self._setting.host, rules)}\n")
         await self._move(row["seq"], is_kept=bool(rules))
+
+    async def _explain(self, alert: Alert) -> Alert:
+        """Return an alert with who did it and why, waiting for that while the journal is read."""
+        client, wanted = self._setting.client, "why" if alert.kind == "failed" else "by"
+        age = time.time() - alert.row["at"] / 1e6
+        until = time.monotonic() + min(_JOURNAL_SECONDS, _JOURNAL_SECONDS - age)
+        with suppress(OpDbusError):
+            while await client.is_served():
+                self.news.clear()
+                alert = replace(alert, row={**alert.row, **await self._read_journal(alert)})
+                rest = until - time.monotonic()
+                if alert.row.get(wanted) or rest <= 0 or not await client.is_journal_read():
+                    break
+                async with at_most(rest):
+                    await self.news.wait()
+        return alert
+
+    async def _read_journal(self, alert: Alert) -> Row:
+        """Return what explains an alert's change; of drift, the change that brought it about."""
+        row, number = alert.row, alert.row["seq"]
+        wanted = {"after": number - 1, "below": number + 1}
+        if alert.kind == "drift":
+            wanted = {"object": row["object"], "below": number + 1}
+        rows = await self._setting.client.changes(wanted, _ROWS_BEFORE)
+        same = (
+            one
+            for one in rows
+            if one["cause"] == row["cause"]
+            and one["what"] in WHATS["change"]
+            and not is_declaration(one)
+        )
+        of_row = [one for one in rows if one["seq"] == number]
+        found = [*of_row, *islice(same, 1)]
+        return {key: one[key] for one in found for key in OF_JOURNAL if key in one}
 
     async def _deliver(self, alert: Alert, text: str) -> None:
         """Give an alert to the executable, again after growing pauses until it is taken."""
