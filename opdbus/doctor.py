@@ -43,8 +43,8 @@ _PAGE: Final = 4096
 # are no longer reported: a service that keeps failing is up in between.
 _STEADY_SECONDS: Final = 600
 _FORGOTTEN_SECONDS: Final = 86_400
-# In the status of the service that delivers alerts, where an executable fails.
-_NOT_DELIVERED: Final = ", and failed "
+# In the status of the service that delivers alerts: faults of it and of what it runs.
+_NOT_DELIVERED: Final = (", and failed ", ", and cannot note ", "op-dbus stores nothing: ")
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 
 
@@ -243,7 +243,7 @@ def _check_alerts() -> Verdict:
         return Verdict("alerts", "wrong", finding, advice)
     if not service or not service.is_running:
         return Verdict("alerts", "ok", "off")
-    if _NOT_DELIVERED in said:
+    if any(fault in said for fault in _NOT_DELIVERED):
         return Verdict("alerts", "warning", said, advice)
     return Verdict("alerts", "ok", f"on; {said}")
 

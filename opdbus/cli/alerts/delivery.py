@@ -106,13 +106,16 @@ class Delivery:
         self._at = self._written = cursor.read()
         self._failures = 0
         self._reason = ""
+        # why the last one could not be written
+        self._fault = ""
 
     def __str__(self) -> str:
         """Return how far it is, for people."""
         at = "waits for op-dbus" if self._at is None else f"is at change {self._at:,}"
         times = f"{self._failures:,} {plural('time', self._failures)}"
         failed = f", and failed {times} since: {self._reason}" if self._failures else ""
-        return f"{self._executable.name} {at}{failed}"
+        unnoted = f", and cannot note that: {self._fault}" if self._fault else ""
+        return f"{self._executable.name} {at}{unnoted}{failed}"
 
     async def begin(self) -> None:
         """Set where the first start begins; if op-dbus does not answer, `run` does so later."""
@@ -127,15 +130,13 @@ class Delivery:
                 for row in await self._next_rows():
                     await self._take(row)
         finally:
-            if self._at is not None and self._at != self._written:
-                with suppress(OSError):
-                    self._cursor.write(self._at)
+            self._note()
 
     async def _next_rows(self) -> list[dict[str, Any]]:
         """Wait for the next changes; an op-dbus that is stopped is not started."""
         while True:
             self.news.clear()
-            patience = None
+            patience = _AGAIN_SECONDS if self._fault else None
             try:
                 if await self._setting.client.is_served() and (rows := await self._read_rows()):
                     return rows
@@ -146,6 +147,9 @@ class Delivery:
                 patience = _AGAIN_SECONDS
             async with at_most(patience):
                 await self.news.wait()
+            if self._fault:
+                self._note()
+                self._setting.changed()
 
     async def _read_rows(self) -> list[dict[str, Any]]:
         """Return the changes after the last one; raises NotKept while some are hidden."""
@@ -166,7 +170,7 @@ class Delivery:
             self._say(f"changes {lost} are not in history any more: it gets no alerts of them")
             at = kept.start - 1
         if at != self._at:
-            await self._move(at, is_kept=True)
+            self._move(at, is_kept=True)
         return await client.changes({"after": at, "below": newest + 1, "order": "oldest"}, _ROWS)
 
     async def _take(self, row: Row) -> None:
@@ -175,7 +179,7 @@ class Delivery:
         if alert and rules:
             alert = await self._explain(alert)
             await self._deliver(alert, f"{alert.to_json(self._setting.host, rules)}\n")
-        await self._move(row["seq"], is_kept=bool(rules))
+        self._move(row["seq"], is_kept=bool(rules))
 
     async def _explain(self, alert: Alert) -> Alert:
         """Return an alert with who did it and why, waiting for that while the journal is read."""
@@ -224,21 +228,31 @@ class Delivery:
             self._say(f"took change {number:,} at last")
         self._failures = 0
 
-    async def _move(self, number: int, *, is_kept: bool) -> None:
+    def _move(self, number: int, *, is_kept: bool) -> None:
         """Set the last change that is done with; write it if it is kept, or after many."""
         self._at = number
-        delays = pauses(_RETRY_SECONDS)
-        while is_kept or number - (self._written or 0) >= _ROWS_UNWRITTEN:
-            try:
-                self._cursor.write(number)
-            except OSError as error:
-                # the alert was taken: it is not given again because a disk is full
-                delay = next(delays)
-                self._say(f"cannot note change {number:,}: {error}; again in {delay:.0f} s")
-                await asyncio.sleep(delay)
-            else:
-                self._written, is_kept = number, False
+        if is_kept or number - (self._written or 0) >= _ROWS_UNWRITTEN:
+            self._note()
         self._setting.changed()
+
+    def _note(self) -> None:
+        """Write the last change that is done with; alerts go on if that fails, on a full disk."""
+        if self._at is None or self._at == self._written:
+            return
+        try:
+            self._cursor.write(self._at)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if not self._fault:
+                self._say(
+                    f"cannot note change {self._at:,}: {reason}; its alerts go on, and those from"
+                    " here on come again if this service ends before there is room"
+                )
+            self._fault = reason
+            return
+        if self._fault:
+            self._say(f"noted change {self._at:,} at last")
+        self._written, self._fault = self._at, ""
 
     def _say(self, text: str) -> None:
         log(f"{self._executable.name}: {text}")
