@@ -44,7 +44,7 @@ _PAGE: Final = 4096
 _STEADY_SECONDS: Final = 600
 _FORGOTTEN_SECONDS: Final = 86_400
 # In the status of the service that delivers alerts: faults of it and of what it runs.
-_NOT_DELIVERED: Final = (", and failed ", ", and cannot note ", "op-dbus stores nothing: ")
+_NOT_DELIVERED: Final = (", and failed ", ", and cannot note ", "op-dbus stores nothing, ")
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 
 

@@ -38,6 +38,11 @@ _ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
 }
+_STORES_NOTHING: Final = "op-dbus stores nothing, so there are no alerts"
+_KIND: Final = frozenset(("plugin", "kind"))
+_NO_INTERPRETER: Final = (
+    "its first line names an interpreter that is not there (a line that ends with CR LF does too)"
+)
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -81,6 +86,41 @@ class Cursor:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+class Host:
+    """What the daemon has to have for alerts: room to store changes, and the kinds of the rules."""
+
+    def __init__(self, client: Client, rules: Rules) -> None:
+        self._client = client
+        self._rules = rules
+        self._fault = ""
+        self._are_rules_checked = False
+
+    def __str__(self) -> str:
+        """Return why there are no alerts, for people; empty if there are."""
+        return self._fault and f"{_STORES_NOTHING}: {self._fault}"
+
+    async def check(self) -> None:
+        """Ask the daemon, if there is one, and log what is not as it should be."""
+        with suppress(OpDbusError):
+            fault = await self._client.storage_error() if await self._client.is_served() else ""
+            if fault != self._fault:
+                log(f"{_STORES_NOTHING}: {fault}" if fault else "op-dbus stores changes again")
+            self._fault = fault
+        with suppress(OpDbusError):
+            if not self._are_rules_checked and await self._client.is_served():
+                await self._check_rules()
+                self._are_rules_checked = True
+
+    async def _check_rules(self) -> None:
+        """Log the rules about a plugin or a kind that nothing ever had."""
+        for rule in self._rules.rules:
+            named = {c.field: c.value for c in rule.where.conditions if c.operator == "="}
+            try:
+                await self._client.page({key: named[key] for key in _KIND & named.keys()}, 0, 1)
+            except InvalidArgs as error:
+                log(f"{rule.place}: rule {rule.name!r} chooses nothing: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +298,12 @@ class Delivery:
         log(f"{self._executable.name}: {text}")
 
 
+def _why_not_run(path: Path, error: OSError) -> str:
+    """Return why an executable cannot be run; its interpreter may be missing."""
+    is_there = isinstance(error, FileNotFoundError) and path.exists()
+    return _NO_INTERPRETER if is_there else str(error.strerror)
+
+
 async def run_executable(path: Path, text: str, seconds: float) -> str:
     """Give a text to an executable; return why it failed, empty if it did not."""
     try:
@@ -265,7 +311,7 @@ async def run_executable(path: Path, text: str, seconds: float) -> str:
             path, stdin=asyncio.subprocess.PIPE, env=_ENVIRONMENT, cwd="/", start_new_session=True
         )
     except OSError as error:
-        return f"it cannot be run: {error.strerror}"
+        return f"it cannot be run: {_why_not_run(path, error)}"
     try:
         async with asyncio.timeout(seconds):
             await process.communicate(text.encode(errors="replace"))
