@@ -185,6 +185,7 @@ async def examine(
     if service:
         verdicts += [_check_service(service), *await asyncio.to_thread(_check_privacy)]
         verdicts.append(await asyncio.to_thread(_check_alerts))
+        verdicts.append(await asyncio.to_thread(_check_metrics))
         is_read = False
         try:
             config, is_read = load(service.environ()), True
@@ -246,6 +247,21 @@ def _check_alerts() -> Verdict:
     if any(fault in said for fault in _NOT_DELIVERED):
         return Verdict("alerts", "warning", said, advice)
     return Verdict("alerts", "ok", f"on; {said}")
+
+
+def _check_metrics() -> Verdict:
+    """Check that metrics are written, if that is switched on."""
+    timer, service = (unit.find_unit(f"{unit.METRICS}.{kind}") for kind in ("timer", "service"))
+    if not timer or not service or not timer.is_running:
+        return Verdict("metrics", "ok", "off")
+    if service.has_failed:
+        advice = f"`journalctl --unit {unit.METRICS}` says more"
+        return Verdict("metrics", "warning", f"{unit.METRICS}.service failed", advice)
+    if not service.is_left_out:
+        return Verdict("metrics", "ok", "on")
+    finding = "the timer is on, and nothing is written: the folder of node_exporter is not there"
+    advice = f"install node_exporter, or name its folder: `systemctl cat {unit.METRICS}` says where"
+    return Verdict("metrics", "warning", finding, advice)
 
 
 def _check_privacy() -> list[Verdict]:
