@@ -126,7 +126,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
             output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
-    is_unknown = bool(waits) or (bool(names) and not _has_answer(answers, *_YES))
+    is_unknown = bool(waits or faults[-1]) or (bool(names) and not _has_answer(answers, *_YES))
     return DRIFTED if rows or _has_answer(answers, _NO) else UNKNOWN if is_unknown else 0
 
 
@@ -217,7 +217,7 @@ def _nothing_drifts(of: str) -> str:
 async def _read_drift(
     client: Client, wanted: Mapping[str, str]
 ) -> tuple[Sequence[Row], Sequence[str], Sequence[str], Sequence[Row]]:
-    """Return drift rows, the sources awaited, faults of state file and disk, and unobserved kinds.
+    """Return drift rows, the sources awaited, faults of state file and store, and unobserved kinds.
 
     Waits up to 15 seconds until all is known.
     """

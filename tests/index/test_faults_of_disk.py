@@ -159,9 +159,9 @@ async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> Non
             await caller.call(*PUBLISH, "probe", objects, {})
         assert await caller.ready("degraded")
         assert "make room" in await caller.read("LastError")
-        for command in ("drift", "changes"):
-            done = await asyncio.to_thread(daemon.cli, command)
-            assert done.returncode == 0
+        for words, code in ((["drift", "--exit-code"], 11), (["changes"], 0)):
+            done = await asyncio.to_thread(daemon.cli, *words)
+            assert done.returncode == code
             assert "op-dbus: nothing new is stored, so what changes now" in done.stderr
         while "PropertiesChanged" not in await anext(news):
             pass
