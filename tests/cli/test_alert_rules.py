@@ -80,6 +80,7 @@ ALL = {
         ('on = "change"\nwhere = "after.active_state=inactive"', "STOPPED"),
         ('on = "change"\nwhere = "name~web, source=file"', "DECLARED"),
         ('on = "change"\nwhere = "kind=mount"', ""),
+        ('on = "drift"\nwhere = "kind!=unit"', ""),
     ],
 )
 def test_a_rule_chooses_changes(tmp_path: Path, rule: str, chosen: str) -> None:
