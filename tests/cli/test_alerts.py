@@ -264,36 +264,44 @@ def test_what_history_does_not_have(notifier: Notifier) -> None:
 
 
 def test_alerts_say_why_a_unit_failed(notifier: Notifier) -> None:
-    """Wait for what the journal says of a unit that failed; warn of a kind that nothing has."""
+    """Give what the journal says of a unit that failed; warn of a kind that nothing has."""
     daemon, place = notifier._daemon, f"{notifier.config}:{RULES.count(chr(10)) + 4}"
     rule = '[[rule]]\nname = "typo"\non = "change"\nwhere = "kind=grup"\n'
     notifier.config.write_text(f"{RULES}{rule}")
     publish(daemon, "op-dbus-journal", of="journal.reader/journal/reader", pid=1)
     notifier.start()
     notifier.until_status("READY=1")
-    publish(daemon, "a")
     now = datetime.now(UTC).isoformat()
     failed = [{"at": now, "why": "no disk", "lines": ["starts", "no disk"]}]
     publish(daemon, "a", of="journal/journal/failure", failed=failed)
+    publish(daemon, "a")
     alert = notifier.plain.line()
     assert (alert["why"], alert["lines"]) == ("no disk", ["starts", "no disk"])
     assert alert["text"].endswith(", why: no disk")
     assert f"{place}: rule 'typo' chooses nothing: there is no kind 'grup'" in notifier.log()
 
 
-async def test_alerts_of_drift_say_who(tmp_path: Path) -> None:
-    """Take who did it from the change that made an object drift, which has its cause."""
-    change = {**STOPPED, "seq": 3, "cause": "job:9 stop", "by": "bob with sudo halt"}
-    drift = {**DRIFT, "seq": 4, "cause": "job:9 stop", "object": "/x"}
+async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path) -> None:
+    """Take who did it from the change that made an object drift, once the journal says it."""
+    change = {**STOPPED, "seq": 3, "cause": "job:9 stop"}
+    # in the future, as before a clock was set back: it waits no longer for that
+    drift = {**DRIFT, "seq": 4, "cause": "job:9 stop", "object": "/x", "at": 1 << 52}
     other = {**change, "seq": 2, "by": "eve with su"}
 
     class Drifted(History):
-        """The changes of an object that drifts."""
+        """The changes of an object that drifts, one of which is explained when it is read again."""
+
+        async def is_journal_read(self) -> bool:
+            """Return that the journal is read."""
+            return True
 
         async def changes(self, wanted: dict[str, Any], _limit: int) -> list[dict[str, Any]]:
             """Return them, the newest first."""
             assert wanted == {"object": "/x", "below": 5}
-            return [drift, {**FAILED, "seq": 4}, change, other]
+            found = [drift, {**FAILED, "seq": 4}, {**change}, other]
+            change["by"] = "bob with sudo halt"
+            delivery.news.set()
+            return found
 
     got = tmp_path / "cat.out"
     executable = tmp_path / "cat"
@@ -302,7 +310,8 @@ async def test_alerts_of_drift_say_who(tmp_path: Path) -> None:
     (tmp_path / "cat.toml").write_text('[[rule]]\nname = "d"\non = "drift"\n')
     rules = read_rules(tmp_path / "cat.toml", ["cat"])
     setting = Setting(cast("Client", Drifted(1, 0)), rules, "h", 0, lambda: None)
-    await Delivery(setting, executable, Cursor(tmp_path, "cursor"))._take(drift)
+    delivery = Delivery(setting, executable, Cursor(tmp_path, "cursor"))
+    await delivery._take(drift)
     assert json.loads(got.read_text())["by"] == "bob with sudo halt"
 
 

@@ -118,7 +118,8 @@ class Host:
         for rule in self._rules.rules:
             named = {c.field: c.value for c in rule.where.conditions if c.operator == "="}
             try:
-                await self._client.page({key: named[key] for key in _KIND & named.keys()}, 0, 1)
+                if wanted := {key: named[key] for key in _KIND & named.keys()}:
+                    await self._client.page(wanted, 0, 1)
             except InvalidArgs as error:
                 log(f"{rule.place}: rule {rule.name!r} chooses nothing: {error}")
 
@@ -227,11 +228,11 @@ class Delivery:
         age = time.time() - alert.row["at"] / 1e6
         until = time.monotonic() + min(_JOURNAL_SECONDS, _JOURNAL_SECONDS - age)
         with suppress(OpDbusError):
-            while await client.is_served():
+            while await client.is_served() and await client.is_journal_read():
                 self.news.clear()
                 alert = replace(alert, row={**alert.row, **await self._read_journal(alert)})
                 rest = until - time.monotonic()
-                if alert.row.get(wanted) or rest <= 0 or not await client.is_journal_read():
+                if alert.row.get(wanted) or rest <= 0:
                     break
                 async with at_most(rest):
                     await self.news.wait()
