@@ -43,8 +43,8 @@ _PAGE: Final = 4096
 # are no longer reported: a service that keeps failing is up in between.
 _STEADY_SECONDS: Final = 600
 _FORGOTTEN_SECONDS: Final = 86_400
-# In the status of the service that delivers alerts, where an executable fails.
-_NOT_DELIVERED: Final = ", and failed "
+# In the status of the service that delivers alerts: faults of it and of what it runs.
+_NOT_DELIVERED: Final = (", and failed ", ", and cannot note ", "op-dbus stores nothing, ")
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 
 
@@ -185,6 +185,7 @@ async def examine(
     if service:
         verdicts += [_check_service(service), *await asyncio.to_thread(_check_privacy)]
         verdicts.append(await asyncio.to_thread(_check_alerts))
+        verdicts.append(await asyncio.to_thread(_check_metrics))
         is_read = False
         try:
             config, is_read = load(service.environ()), True
@@ -243,9 +244,24 @@ def _check_alerts() -> Verdict:
         return Verdict("alerts", "wrong", finding, advice)
     if not service or not service.is_running:
         return Verdict("alerts", "ok", "off")
-    if _NOT_DELIVERED in said:
+    if any(fault in said for fault in _NOT_DELIVERED):
         return Verdict("alerts", "warning", said, advice)
     return Verdict("alerts", "ok", f"on; {said}")
+
+
+def _check_metrics() -> Verdict:
+    """Check that metrics are written, if that is switched on."""
+    timer, service = (unit.find_unit(f"{unit.METRICS}.{kind}") for kind in ("timer", "service"))
+    if not timer or not service or not timer.is_running:
+        return Verdict("metrics", "ok", "off")
+    if service.has_failed:
+        advice = f"`journalctl --unit {unit.METRICS}` says more"
+        return Verdict("metrics", "warning", f"{unit.METRICS}.service failed", advice)
+    if not service.is_left_out:
+        return Verdict("metrics", "ok", "on")
+    finding = "the timer is on, and nothing is written: the folder of node_exporter is not there"
+    advice = f"install node_exporter, or name its folder: `systemctl cat {unit.METRICS}` says where"
+    return Verdict("metrics", "warning", finding, advice)
 
 
 def _check_privacy() -> list[Verdict]:

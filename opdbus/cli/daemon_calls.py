@@ -180,6 +180,11 @@ async def _unmet_hint(asked: Condition, client: Client) -> str:
     return f"no object has {asked.field} {asked.value}; there are {', '.join(near)}"
 
 
+def describe_storage_error(error: str) -> str:
+    """Return that nothing new is known while nothing can be stored; empty without an error."""
+    return error and f"nothing new is stored, so what changes now is not known: {error}"
+
+
 def without_empty(**options: Any) -> dict[str, Any]:
     """Return the options that have a value."""
     return {key: value for key, value in options.items() if value}

@@ -16,7 +16,7 @@ from opdbus.bus import paths
 from opdbus.cli import change_words, drift_answers, output
 from opdbus.cli.change_lines import format_stamp
 from opdbus.cli.change_words import NOT_DECLARED, at_least_prefix
-from opdbus.cli.daemon_calls import ask, id_of_path, without_empty
+from opdbus.cli.daemon_calls import ask, describe_storage_error, id_of_path, without_empty
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
 from opdbus.language import routes
@@ -90,7 +90,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
             raise click.UsageError("--exit-code goes with a list, not with --watch")
         _follow(chosen, _print_transition_json if json_ else _print_transition)
         return 0
-    rows, waits, fault, unobserved = ask(lambda client: _read_drift(client, chosen))
+    rows, waits, faults, unobserved = ask(lambda client: _read_drift(client, chosen))
     names = routes.subject_of(question := wanted["about"] or "")
     answers = ask(partial(drift_answers.find_answers, names, rows)) if names else {}
     if names:
@@ -100,7 +100,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
     is_negated = routes.asks_for_difference(question)
     texts = [answer.text(is_negated=is_negated) for answer in answers.values()]
     unknown = f"not all is known yet; still waiting for {' and '.join(waits)}" if waits else ""
-    for note in filter(None, (fault, unknown)):
+    for note in filter(None, (*faults, unknown)):
         output.print_note(f"op-dbus: {note}")
     if json_:
         said = {"answers": texts} if answers else {}
@@ -111,12 +111,12 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         for text in texts:
             print(output.escape_hidden(text))
         _print_all(rows, [] if names else unobserved)
-        if not (rows or waits or fault or names):
+        if not (rows or waits or any(faults) or names):
             output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
     judged = [answer.drifts for answer in answers.values()]
-    is_unknown = bool(waits) or (bool(names) and False not in judged)
+    is_unknown = bool(waits) or any(faults) or (bool(names) and False not in judged)
     return DRIFTED if rows or True in judged else UNKNOWN if is_unknown else 0
 
 
@@ -143,15 +143,16 @@ def _nothing_drifts(of: str) -> str:
 
 async def _read_drift(
     client: Client, wanted: Mapping[str, str]
-) -> tuple[Sequence[Row], Sequence[str], str, Sequence[Row]]:
-    """Return drift rows, the sources awaited, the state file's error, and unobserved kinds.
+) -> tuple[Sequence[Row], Sequence[str], Sequence[str], Sequence[Row]]:
+    """Return drift rows, the sources awaited, faults of state file and store, and unobserved kinds.
 
     Waits up to 15 seconds until all is known.
     """
     state = await wait_until(client.state, lambda state: not state["DriftAwaits"])
     listed = await client.unobserved()
     unobserved = [row for row in listed if _matches(_unobserved_json(row), wanted)]
-    return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
+    faults = [state["StateFileError"], describe_storage_error(state.get("StorageError", ""))]
+    return await client.drift(wanted), state["DriftAwaits"], faults, unobserved
 
 
 async def wait_until(read: Callable[[], Awaitable[T]], is_ready: Callable[[T], bool]) -> T:

@@ -12,7 +12,14 @@ import click
 
 from opdbus.cli import completing, output
 from opdbus.cli.change_lines import ChangePrinter, print_lines
-from opdbus.cli.daemon_calls import ask, fields_of, find_unknown, path_of, without_empty
+from opdbus.cli.daemon_calls import (
+    ask,
+    describe_storage_error,
+    fields_of,
+    find_unknown,
+    path_of,
+    without_empty,
+)
 from opdbus.cli.find_objects import NO_HITS
 from opdbus.cli.root import COUNT, COUNT_OR_ZERO, as_json, kind, plugin, root, where_option
 from opdbus.errors import BusError, InvalidArgs, NotKept, ShuttingDown, UnknownObject
@@ -191,6 +198,8 @@ def changes(
     printer = ChangePrinter(is_json=json_, is_by_cause=bool(by), is_narrow=is_narrow)
 
     async def print_changes(client: Client) -> int:
+        if fault := describe_storage_error(await client.storage_error()):
+            output.print_note(f"op-dbus: {fault}")
         if around:
             asked["around"] = await path_of(client, around, past=True)
         usual = _MOST_ANSWERS if by_meaning else _MOST_BEFORE_WATCHING if watch else _MOST

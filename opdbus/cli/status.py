@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from opdbus.client import Client
 
 _TEXTS: Final = (
-    "StateFile StateFileError LastError Level Model ModelRevision State RequestedProvider Provider"
-    " Device Precision Version"
+    "StateFile StateFileError StorageError LastError Level Model ModelRevision State"
+    " RequestedProvider Provider Device Precision Version"
 )
 _NUMBERS: Final = (
     "Generation Count Vectorized Pending FirstStage Drifted Dimension MaxTokens QueueDepth Texts"
@@ -41,7 +41,7 @@ _FIRST = "State LastError Level Provider Precision Device Proof Fallbacks".split
 # properties that the lines about the host contain
 _OF_HOST = set(
     "Drifted DriftAwaits Count Vectorized Pending FirstStage StateFile StateFileError"
-    " Observers Sources".split()
+    " StorageError Observers Sources".split()
 )
 # not shown to people
 _INTERNAL = {"Accuracy", "Generation"}

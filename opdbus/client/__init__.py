@@ -51,13 +51,21 @@ _OBJECTS_A_CALL: Final = 1000
 _ROWS_A_CALL: Final = 200
 # Drifted objects of a call: each may have many fields.
 _DRIFTS_A_CALL: Final = 100
-# Match rules of signals: new rows of history, drift transitions, starts and ends of the daemon.
+# The source that op-dbus-journal.service publishes while it reads the journal.
+_JOURNAL_READER: Final = "publish:journal.reader"
+# Match rules of signals: new rows of history, drift transitions, starts and ends of the daemon, and
+# changes of properties, such as the reason why nothing can be stored.
 _ROWS: Final = f"type='signal',interface='{HISTORY}',member='Recorded'"
 _TRANSITIONS: Final = (
     f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
 )
 _STARTS: Final = (
     f"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{BUS_NAME}'"
+)
+
+
+_PROPERTIES: Final = (
+    f"type='signal',sender='{BUS_NAME}',path='{paths.STATE}',member='PropertiesChanged'"
 )
 
 
@@ -358,6 +366,10 @@ class Client:
         found: list[list[Json]] = await self._history.one("Nearest", "a{sv}u", dict(like), limit)
         return found
 
+    async def is_journal_read(self) -> bool:
+        """Return whether op-dbus-journal.service publishes who did what, and why units failed."""
+        return (await self.page({"source": _JOURNAL_READER}, 0, 1))[0] > 0
+
     async def kept_rows(self) -> tuple[range, int]:
         """Return the numbers of all changes that can be read, and the number of hidden ones."""
         values = await self._history.properties()
@@ -369,11 +381,18 @@ class Client:
         kept, _ = await self.kept_rows()
         return kept.stop - 1
 
-    async def new_rows(self) -> AsyncGenerator[None, None]:
-        """Yield when history may have new rows: after each signal, and after each daemon start."""
-        async with aclosing(self._signals(_ROWS, _STARTS)) as bursts:
-            async for _ in bursts:
-                yield
+    async def new_rows(self) -> AsyncGenerator[frozenset[str], None]:
+        """Yield the names of signals after which history may have new rows, or gets none any more.
+
+        They are as of `news`, with PropertiesChanged instead of DriftDetected.
+        """
+        async with aclosing(self._signals(_ROWS, _STARTS, _PROPERTIES)) as bursts:
+            async for signals in bursts:
+                yield frozenset(member for member, _ in signals)
+
+    async def storage_error(self) -> str:
+        """Return why nothing can be stored; empty if all can be, or of a daemon without that."""
+        return str((await self.state()).get("StorageError", ""))
 
     async def news(self) -> AsyncGenerator[frozenset[str], None]:
         """Yield the names of new signals: Recorded, DriftDetected and NameOwnerChanged.

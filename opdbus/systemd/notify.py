@@ -110,8 +110,8 @@ class Systemd:
         if self._is_stopping:
             return
         *rest, self._status = assignments
-        # a newline would begin another assignment
-        line = " ".join(self._status.split())[:_MAX_STATUS]
+        # a newline would begin another assignment, and systemd takes a backslash as an escape
+        line = " ".join(self._status.split())[:_MAX_STATUS].replace("\\", r"\\")
         self._send("\n".join([*rest, f"STATUS={line}"]))
 
 

@@ -19,12 +19,14 @@ from opdbus.settings.env_file import Assignment
 NAME: Final = "op-dbus.service"
 # The service that delivers alerts, which is off at first.
 ALERTS: Final = "op-dbus-notify.service"
+# The service that writes metrics, and the timer that runs it, which is off at first.
+METRICS: Final = "op-dbus-metrics"
 SETTINGS: Final = "/etc/op-dbus/op-dbus.env"
 # The prefix of the status of a service that ended by a fault; systemd keeps the status.
 FAILED: Final = "Failed: "
 _PROPERTIES: Final = (
     "LoadState ActiveState SubState Result ExecMainStatus StatusText Environment EnvironmentFiles"
-    " NRestarts ExecMainStartTimestampMonotonic"
+    " NRestarts ExecMainStartTimestampMonotonic ConditionResult ConditionTimestampMonotonic"
 ).split()
 _SECONDS: Final = 5.0
 # Results of systemd.exec(5) in plain words.
@@ -70,6 +72,12 @@ class Unit:
     def is_running(self) -> bool:
         """Return whether the service runs or is about to."""
         return self.shown["ActiveState"] in {"active", "activating", "reloading"}
+
+    @property
+    def is_left_out(self) -> bool:
+        """Return whether systemd did not run it when it should, since a condition is not met."""
+        was_tried = self.shown["ConditionTimestampMonotonic"] not in {"", "0"}
+        return was_tried and self.shown["ConditionResult"] == "no"
 
     def restarts(self) -> tuple[int, float]:
         """Return the number of restarts after faults, and the seconds since the last start."""

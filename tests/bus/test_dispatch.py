@@ -39,6 +39,7 @@ class BusInterface:
         return values | {
             "StateFile": "/state.json",
             "StateFileError": "",
+            "StorageError": "",
             "LastError": "",
             "DriftAwaits": [],
             "Observers": [],

@@ -54,6 +54,16 @@ def test_mail_is_handed_to_sendmail(tmp_path: Path, code: int) -> None:
     assert json.loads(mail.get_content()) == ALERT
 
 
+def test_mail_without_sendmail_is_one_sentence(tmp_path: Path) -> None:
+    """Say in one line, without a traceback, that there is no sendmail, or that it failed."""
+    for name, said in (("no-such-program", "No such file or directory"), ("false", "code was 1")):
+        path = copied(tmp_path, "mail", **{"sendmail -i -t": name})
+        text = json.dumps(ALERT).encode()
+        done = subprocess.run([path], input=text, capture_output=True, check=False)
+        assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+        assert said in done.stderr.decode()
+
+
 @contextmanager
 def answering(code: int, got: list[Any]) -> Iterator[str]:
     """Serve an address on which everything posted gets one answer."""

@@ -10,6 +10,7 @@ from conftest import ROOT
 from opdbus.cli.alerts.alert import read_alert
 from opdbus.cli.alerts.alert_rules import Rules, read_rules
 from opdbus.cli.alerts.delivery import Cursor
+from opdbus.cli.change_lines import format_stamp
 from opdbus.errors import ConfigError
 
 EXECUTABLES = ("journal", "mail")
@@ -79,6 +80,7 @@ ALL = {
         ('on = "change"\nwhere = "after.active_state=inactive"', "STOPPED"),
         ('on = "change"\nwhere = "name~web, source=file"', "DECLARED"),
         ('on = "change"\nwhere = "kind=mount"', ""),
+        ('on = "drift"\nwhere = "kind!=unit"', ""),
     ],
 )
 def test_a_rule_chooses_changes(tmp_path: Path, rule: str, chosen: str) -> None:
@@ -100,7 +102,10 @@ def test_rules_name_their_executables(tmp_path: Path) -> None:
 def test_an_alert_says_all_that_is_known() -> None:
     """Give the documented keys, in which declared values stand apart from observed ones."""
     fields = {"active_state": ("active", "failed"), "declared.active_state": ("", "active")}
-    alert = read_alert(row("drift", severity="error", cause="job:9 stop", fields=fields))
+    known = {"by": "bob with sudo halt", "as_root": [("eve with su", 0)]}
+    known |= {"why": "no disk", "lines": ["no disk"]}
+    drift = row("drift", severity="error", cause="job:9 stop", fields=fields, **known)
+    alert = read_alert(drift)
     assert alert
     assert json.loads(alert.to_json("h", ["x"])) == {
         "format_version": "1.0",
@@ -115,9 +120,14 @@ def test_an_alert_says_all_that_is_known() -> None:
         "after": {"active_state": "failed"},
         "declared": {"active_state": "active"},
         "causes": ["job:9 stop"],
+        "by": "bob with sudo halt",
+        "as_root": [{"by": "eve with su", "since": "1970-01-01T00:00:00+00:00"}],
+        "why": "no disk",
+        "lines": ["no disk"],
         "rules": ["x"],
         "text": "web.service is other than declared: active_state is failed, declared active"
-        " (job 9 stop)",
+        f" (job 9 stop) by bob with sudo halt, while eve was root since {format_stamp(0)} (su),"
+        " why: no disk",
     }
 
 

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from harness.commands import invoke
 from harness.running import PATIENCE_SECONDS, Running, calling, environment, is_alive
-from test_alert_rules import FAILED
+from test_alert_rules import DRIFT, FAILED, STOPPED
 
 from opdbus.cli.alerts.alert_rules import read_rules
 from opdbus.cli.alerts.delivery import Cursor, Delivery, Setting
@@ -152,15 +153,16 @@ def notifier(daemons: Callable[..., Running], tmp_path: Path) -> Iterator[Notifi
     found.close()
 
 
-def publish(daemon: Running, *units: str, **properties: Any) -> int:
+def publish(daemon: Running, *units: str, of: str = "t/systemd/unit", **properties: Any) -> int:
     """Publish units, failed ones unless something else is given; give the newest row's number."""
     values = properties or {"active_state": "failed"}
+    source, *kind_id = of.split("/")
 
     async def work() -> int:
         async with calling(daemon.bus) as caller:
             await caller.ready()
-            objects = [("systemd", "unit", name, values) for name in units]
-            await caller.ask("Publish", "t", objects, {})
+            objects = [(*kind_id, name, values) for name in units]
+            await caller.ask("Publish", source, objects, {})
             (row,) = (await caller.ask("Changes", {}, 1))[0]
             return int(row["seq"])
 
@@ -196,6 +198,10 @@ def test_nothing_is_lost_and_the_order_is_kept(notifier: Notifier) -> None:
         "after": {"active_state": "failed"},
         "declared": {},
         "causes": 0,
+        "by": "",
+        "as_root": [],
+        "why": "",
+        "lines": [],
         "rules": ["failed"],
         "text": 0,
     }
@@ -257,6 +263,81 @@ def test_what_history_does_not_have(notifier: Notifier) -> None:
     assert (done.returncode, "another `op-dbus notify` uses" in done.stderr) == (2, True)
 
 
+def test_alerts_say_why_a_unit_failed(notifier: Notifier) -> None:
+    """Give what the journal says of a unit that failed; warn of a kind that nothing has."""
+    daemon, place = notifier._daemon, f"{notifier.config}:{RULES.count(chr(10)) + 4}"
+    rule = '[[rule]]\nname = "typo"\non = "change"\nwhere = "kind=grup"\n'
+    notifier.config.write_text(f"{RULES}{rule}")
+    publish(daemon, "op-dbus-journal", of="journal.reader/journal/reader", pid=1)
+    notifier.start()
+    notifier.until_status("READY=1")
+    now = datetime.now(UTC).isoformat()
+    failed = [{"at": now, "why": "no disk", "lines": ["starts", "no disk"]}]
+    publish(daemon, "a", of="journal/journal/failure", failed=failed)
+    publish(daemon, "a")
+    alert = notifier.plain.line()
+    assert (alert["why"], alert["lines"]) == ("no disk", ["starts", "no disk"])
+    assert alert["text"].endswith(", why: no disk")
+    assert f"{place}: rule 'typo' chooses nothing: there is no kind 'grup'" in notifier.log()
+
+
+async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path) -> None:
+    """Take who did it from the change that made an object drift, once the journal says it."""
+    change = {**STOPPED, "seq": 3, "cause": "job:9 stop"}
+    # in the future, as before a clock was set back: it waits no longer for that
+    drift = {**DRIFT, "seq": 4, "cause": "job:9 stop", "object": "/x", "at": 1 << 52}
+    other = {**change, "seq": 2, "by": "eve with su"}
+
+    class Drifted(History):
+        """The changes of an object that drifts, one of which is explained when it is read again."""
+
+        async def is_journal_read(self) -> bool:
+            """Return that the journal is read."""
+            return True
+
+        async def changes(self, wanted: dict[str, Any], _limit: int) -> list[dict[str, Any]]:
+            """Return them, the newest first."""
+            assert wanted == {"object": "/x", "below": 5}
+            found = [drift, {**FAILED, "seq": 4}, {**change}, other]
+            change["by"] = "bob with sudo halt"
+            delivery.news.set()
+            return found
+
+    got = tmp_path / "cat.out"
+    executable = tmp_path / "cat"
+    executable.write_text(PLAIN.format(folder=tmp_path).replace("plain", "cat"))
+    executable.chmod(0o755)
+    (tmp_path / "cat.toml").write_text('[[rule]]\nname = "d"\non = "drift"\n')
+    rules = read_rules(tmp_path / "cat.toml", ["cat"])
+    setting = Setting(cast("Client", Drifted(1, 0)), rules, "h", 0, lambda: None)
+    delivery = Delivery(setting, executable, Cursor(tmp_path, "cursor"))
+    await delivery._take(drift)
+    assert json.loads(got.read_text())["by"] == "bob with sudo halt"
+
+
+def test_alerts_go_on_where_nothing_can_be_noted(notifier: Notifier) -> None:
+    """Deliver from memory while the cursor cannot be written, and say so until it can."""
+    daemon = notifier._daemon
+    publish(daemon, "old")
+    # as on a full disk, no file can be written
+    hindrance = notifier.folder / "done" / ".plain.new"
+    hindrance.mkdir()
+    script = notifier.folder / "notify.d" / "gated"
+    script.write_text("#!/bin/sh\r\nexit 0\r\n")
+    notifier.start()
+    notifier.until_status("READY=1")
+    last = publish(daemon, "a", "b")
+    assert [name_of(notifier.plain.line()) for _ in "ab"] == ["a", "b"]
+    said = notifier.until_status(f"plain is at change {last:,}, and cannot note that: Is a direc")
+    assert "gated is at change" in said
+    assert "its first line names an interpreter that is not there" in notifier.log()
+    assert len(re.findall("plain: cannot note change", notifier.log())) == 1
+    hindrance.rmdir()
+    last = publish(daemon, "c")
+    notifier.until_status(f"plain is at change {last:,}$")
+    assert (notifier.folder / "done" / "plain").read_text() == f"{last}\n"
+
+
 class History:
     """A history of failed units, some of which may be hidden or pruned."""
 
@@ -271,6 +352,10 @@ class History:
     async def kept_rows(self) -> tuple[range, int]:
         """Return the numbers of rows up to 6."""
         return range(self.first, 7), self.hidden
+
+    async def is_journal_read(self) -> bool:
+        """Return that nobody reads the journal."""
+        return False
 
     async def changes(self, wanted: dict[str, int], _limit: int) -> list[dict[str, Any]]:
         """Return the rows between two numbers."""

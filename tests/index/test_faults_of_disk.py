@@ -26,6 +26,9 @@ from harness.running import (
 from structlog.testing import capture_logs
 
 from opdbus import config
+from opdbus.cli.alerts.alert_rules import Rules
+from opdbus.cli.alerts.delivery import Host
+from opdbus.client import Client
 from opdbus.doctor import examine
 from opdbus.errors import StoreError
 from opdbus.index.state_store.state_file_loader import StateFileLoader
@@ -145,7 +148,9 @@ def test_a_daemon_outlives_a_full_disk(
 
 
 async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> None:
-    async with calling(daemon.bus) as caller:
+    async with calling(daemon.bus) as caller, Client(daemon.bus) as client:
+        alerts, news = Host(client, Rules([], 1)), client.new_rows()
+        assert not await anext(news)
         await caller.ready()
         await caller.vectorized()
         ballast = fill(folder)
@@ -154,6 +159,14 @@ async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> Non
             await caller.call(*PUBLISH, "probe", objects, {})
         assert await caller.ready("degraded")
         assert "make room" in await caller.read("LastError")
+        for words, code in ((["drift", "--exit-code"], 11), (["changes"], 0)):
+            done = await asyncio.to_thread(daemon.cli, *words)
+            assert done.returncode == code
+            assert "op-dbus: nothing new is stored, so what changes now" in done.stderr
+        while "PropertiesChanged" not in await anext(news):
+            pass
+        await alerts.check()
+        assert "nothing, so there are no alerts: cannot use " in str(alerts)
         told = await examine(lambda _: replace(config.load({}), bus=daemon.bus))
         (verdict,) = [each for each in told if each.subject == "daemon"]
         assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
@@ -168,6 +181,9 @@ async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> Non
         await caller.vectorized()
         # the last fault is over when what is not needed any more was removed, too
         await caller.until(lambda: caller.read("LastError"), "")
+        await alerts.check()
+        assert not str(alerts)
+        await news.aclose()
 
 
 def test_a_start_on_a_full_disk_is_one_sentence(

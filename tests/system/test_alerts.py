@@ -3,15 +3,18 @@
 import json
 import re
 from collections.abc import Iterator
+from time import monotonic
 
 import pytest
 
 from system.host import Entry, Host
-from system.service import STATE_FILE, Service
+from system.observing import shown
+from system.service import CHANGES, STATE_FILE, Service
 
-UNIT = "op-dbus-notify.service"
+UNIT, JOURNAL = "op-dbus-notify.service", "op-dbus-journal.service"
 RULES, FOLDER = "/etc/op-dbus/notify.toml", "/etc/op-dbus/notify.d"
 EXAMPLES = "/usr/local/share/doc/op-dbus/notify.d"
+SECONDS = 120
 SPY = '#!/bin/sh\ncat >/dev/null\necho "$(id -un) sees $(ls -x /etc/op-dbus) and $(env | wc -l)"\n'
 
 
@@ -19,9 +22,12 @@ SPY = '#!/bin/sh\ncat >/dev/null\necho "$(id -un) sees $(ls -x /etc/op-dbus) and
 def alerts(host: Host) -> Iterator[None]:
     """Leave the host as it was."""
     rules = host.path(RULES).read_text()
+    host.ask("useradd", "--no-create-home", "bob")
     yield
-    host.run("systemctl", "disable", "--now", UNIT)
-    host.run("systemctl", "reset-failed", UNIT, "broken.service", "kept.service")
+    host.run("userdel", "bob")
+    host.run("systemctl", "disable", "--now", UNIT, JOURNAL)
+    units = ("broken.service", "broken2.service", "kept.service")
+    host.run("systemctl", "reset-failed", UNIT, *units)
     host.write(RULES, rules)
     host.ask("sh", "-c", f"rm -rf {FOLDER}/* /var/lib/op-dbus-notify")
 
@@ -53,21 +59,34 @@ def test_alerts_reach_the_journal(host: Host, observer: Service) -> None:
     host.write("/run/spy", SPY)
     put(host, "/run/spy")
     after = host.cursor()
-    host.ask("systemctl", "enable", "--now", UNIT)
+    host.ask("systemctl", "enable", "--now", UNIT, JOURNAL)
     host.ask("systemd-run", "--unit=broken", "sh", "-c", "exit 3")
     failed = until_alert(host, after, r"broken.service .*failed .*status 3")
     assert failed["PRIORITY"] == "3"
     # of /etc/op-dbus, and of the environment: PATH, LC_ALL, and what the shell adds
     seen = host.await_entry(after, _SYSTEMD_UNIT=UNIT, SYSLOG_IDENTIFIER="op-dbus")
     assert seen["MESSAGE"] == "op-dbus-notify sees notify.d  notify.toml and 3"
-    host.ask("systemctl", "stop", "kept.service")
+    stop = "/usr/bin/systemctl stop kept"
+    with host.monitor(*CHANGES) as heard:
+        heard.until(lambda: shown(host, "journal/reader/op-dbus-journal"))
+        host.ask("logger", "--tag", "sudo", f"     bob : PWD=/ ; USER=root ; COMMAND={stop}")
+        heard.until(lambda: shown(host, "journal/user/bob"))
+    host.ask(*stop.split())
     # a transient unit that is stopped is not there any more
-    until_alert(host, after, r"kept.service is other than declared: missing .*\(job \d+ stop\)")
+    by = r"kept.service is other than declared: missing .*\(job \d+ stop\) by bob with sudo"
+    until_alert(host, after, by)
     assert "alerts: on; journal is at change " in host.run("op-dbus", "doctor").stdout
+    # as on a full disk, nothing can be noted, and alerts go on
+    host.ask("mkdir", "/var/lib/op-dbus-notify/.journal.new")
+    host.ask("systemd-run", "--unit=broken2", "sh", "-c", "exit 4")
+    until_alert(host, after, r"broken2.service .*failed .*status 4")
+    end = monotonic() + SECONDS
+    while "note that: Is a directory" not in (told := host.run("op-dbus", "doctor").stdout):
+        assert monotonic() < end, told
     # a fault in the rules is not tried again, and nothing runs
-    host.write(RULES, '[[rule]]\nname = "x"\non = "never"\n')
+    host.write(RULES, '[[rule]]\nname = "x\n')
     assert host.run("systemctl", "restart", UNIT).returncode != 0
     assert (host.show(UNIT, "ActiveState"), host.show(UNIT, "ExecMainStatus")) == ("failed", "2")
-    wrong = f"{RULES}:3: `on` of rule 'x' is one of drift, failed, change"
+    wrong = rf"{RULES} is not TOML: Illegal character '\n' (at line 2, column 10)"
     assert host.show(UNIT, "StatusText") == f"Failed: {wrong}"
     assert wrong in " ".join(host.run("op-dbus", "doctor").stdout.split())

@@ -57,3 +57,8 @@ def test_metrics_are_left_for_the_collector(host: Host, observer: Service) -> No
     # it is not started by being asked
     assert service.show("ActiveState") == "inactive"
     assert host.run("systemctl", "is-failed", WRITER).stdout.strip() == "inactive"
+    assert "metrics: on" in host.run("op-dbus", "doctor").stdout
+    # without the collector's folder nothing is written, which nothing else says
+    host.ask("rm", "-r", FOLDER)
+    host.ask("systemctl", "start", WRITER)
+    assert "metrics: the timer is on, and nothing is" in host.run("op-dbus", "doctor").stdout

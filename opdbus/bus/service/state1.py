@@ -371,6 +371,7 @@ class StateInterface:
             "StateFile": str(self._declared.path),
             "StateFileError": self._declared.last_error,
             "LastError": self._health.last_error or self._memory.archive.notice,
+            "StorageError": self._memory.archive.fault,
             "Drifted": self._drifts.transitions.known,
             "DriftAwaits": file + self._drifts.awaits(self._observers.awaited),
             "Observers": list(self._observers.statuses),

@@ -119,7 +119,7 @@ async def _run(
     import asyncio
     from contextlib import aclosing
 
-    from opdbus.cli.alerts.delivery import Cursor, Delivery, Setting
+    from opdbus.cli.alerts.delivery import Cursor, Delivery, Host, Setting
     from opdbus.client import Client
     from opdbus.platform.tasks import signals, until_first_ends
 
@@ -129,13 +129,19 @@ async def _run(
             setting = Setting(client, rules, socket.gethostname(), since, service.renew)
             deliveries = [Delivery(setting, p, Cursor(folder, p.name)) for p in executables]
 
+            host = Host(client, rules)
+
             async def listen() -> None:
                 async with aclosing(client.new_rows()) as news:
-                    async for _ in news:
+                    async for signals in news:
                         for delivery in deliveries:
                             delivery.news.set()
+                        # rows alone mean that all is as before
+                        if signals != {"Recorded"}:
+                            await host.check()
+                            service.renew()
 
-            service.describe = lambda: "; ".join(map(str, deliveries))
+            service.describe = lambda: "; ".join(filter(None, map(str, (host, *deliveries))))
             for each in deliveries:
                 await each.begin()
             service.ready()

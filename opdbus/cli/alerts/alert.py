@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from opdbus.cli.change_lines import cause_in_brackets, group_into_lines
+from opdbus.cli.change_lines import group_into_lines
 from opdbus.cli.change_words import DECLARED, Change, is_declaration
 from opdbus.config import SEVERITIES
 from opdbus.history import jobs
@@ -22,6 +22,8 @@ WHATS: Final[Mapping[str, Sequence[str]]] = {
     "failed": ("appeared", "changed", "event"),
     "change": ("appeared", "changed", "gone", "event", "forgot"),
 }
+# Values of a change that the journal explains: who made it, and why a unit failed.
+OF_JOURNAL: Final = ("by", "as_root", "why", "lines")
 _UNIT: Final = ("systemd", "unit")
 _INFO, _WORST = SEVERITIES[0], SEVERITIES[-1]
 
@@ -58,7 +60,7 @@ class Alert:
             "kind": self.kind,
             "what": self.what,
             "sequence": self.row["seq"],
-            "time": datetime.fromtimestamp(self.row["at"] / 1e6, UTC).isoformat(),
+            "time": _format_time(self.row["at"]),
             "host": host,
             "object": "/".join(self.identity.object_id),
             "severity": self.severity,
@@ -66,10 +68,21 @@ class Alert:
             "after": after,
             "declared": {path.removeprefix(DECLARED): v for path, v in declared.items()},
             "causes": [cause] if cause else [],
+            "by": self.row.get("by", ""),
+            "as_root": [
+                {"by": act, "since": _format_time(since)}
+                for act, since in self.row.get("as_root", ())
+            ],
+            "why": self.row.get("why", ""),
+            "lines": self.row.get("lines", []),
             "rules": rules,
-            "text": f"{line.text}{cause_in_brackets(line.cause)}",
+            "text": str(line),
         }
         return json.dumps(values, ensure_ascii=False)
+
+
+def _format_time(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6, UTC).isoformat()
 
 
 def read_alert(row: Change) -> Alert | None:

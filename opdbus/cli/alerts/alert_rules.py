@@ -35,6 +35,8 @@ class Rule:
     least: int
     whats: Collection[str]
     run: Collection[str]
+    # file and line of the conditions
+    place: str
 
     def matches(self, alert: Alert) -> bool:
         """Return whether an alert meets all conditions; `change` stands for failed units too."""
@@ -120,6 +122,7 @@ class _Parser:
             SEVERITIES.index(severity),
             self._parse_list(table, "what", WHATS[kind]),
             self._parse_list(table, "run", self._executables),
+            self._place("where"),
         )
 
     def _parse_condition(self, text: str) -> AllOf:
@@ -141,8 +144,12 @@ class _Parser:
         return words
 
     def _refuse(self, key: str, sentence: str) -> NoReturn:
+        raise ConfigError(f"{self._place(key)}: {sentence}")
+
+    def _place(self, key: str) -> str:
+        """Return the file and line of a key of the present rule."""
         # a key with its value, or a table's head
         heads = ((n, re.split(r"[]=]", self._lines[n], maxsplit=1)[0]) for n in self._span)
         lines = (n for n, head in heads if head.strip(" \t[\"'") == key)
         line = next(lines, self._span.start)
-        raise ConfigError(f"{self._path}:{line + 1}: {sentence}")
+        return f"{self._path}:{line + 1}"
