@@ -250,7 +250,9 @@ async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
 async def _of_number(memory: StateStore, asked: YesOrNo) -> Verdict | None:
     """Return the verdict on whether an object has a number in a field."""
     wanted = kinds.requested(asked.noun, frozenset()).named
-    if asked.noun and not wanted and asked.noun not in _ANYBODY:
+    # `a second account` is not any account
+    is_kind = all(kinds.requested(word, frozenset()).named for word in asked.noun.split())
+    if not is_kind and asked.noun not in _ANYBODY:
         return None
     met = await condition_matching.object_ids(memory, [Condition(asked.field, "~", "")])
     having = [one for one in met if not wanted or kinds.of_object(one)[0] & wanted]
