@@ -239,6 +239,44 @@ async def test_what_somebody_did_on_the_host_is_not_by_the_file(
         ]
 
 
+async def test_what_changed_last_is_the_cause_of_what_is_not_declared(tmp_path: Path) -> None:
+    """Of an object of a claimed kind, the newest change is the cause: the host's or the file's."""
+    async with checking(tmp_path, is_new=True) as checked:
+
+        async def declare(*names: str, exclusive: bool = True) -> None:
+            accounts = {"accounts": dict.fromkeys(names, {}), "exclusive": exclusive}
+            await checked.declare({"users": accounts}, tmp_path)
+            await checked.until(checked.clock.now + 5)
+
+        async def come(name: str, cause: str) -> None:
+            await checked.observe({f"users/account/{name}": {"uid": 0}}, [], Cause(cause))
+            await checked.until(checked.clock.now + 5)
+
+        await declare()
+        await checked.observe({"users/account/a": {"uid": 0}}, ["users/account"], Cause("first"))
+        await checked.until(checked.clock.now + 5)
+        await come("b", "")
+        await come("c", "dpkg:1")
+        await declare("a", "b", "c")
+        await declare("a", "b")
+        await declare("a", "b", exclusive=False)
+        await come("d", "")
+        await declare("a", "b", "c")
+        await checked.memory.observe([], {Identity("live:users", "users", "account", "d")}, {})
+        await checked.until(checked.clock.now + 5)
+        rows = [row[:3] for row in await _history(checked)]
+    assert rows == [
+        ("drift", "a", "state file"),
+        ("drift", "b", ""),
+        ("drift", "c", "dpkg:1"),
+        *(("healed", name, "state file") for name in "abc"),
+        ("drift", "c", "state file"),
+        ("undeclared", "c", "state file"),
+        ("drift", "d", "state file"),
+        ("healed", "d", ""),
+    ]
+
+
 async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_path: Path) -> None:
     """A fault that is told in other words than those of PID 1 has the cause of its own change."""
     waits = {"active_state": "activating", "sub_state": "auto-restart"}
