@@ -92,7 +92,9 @@ def _find_parts(
 def _plan(pairs: Pairs, object_id: ObjectId, parts: Sequence[tuple[str, ObjectId]]) -> Plan:
     joined = [(field, pairs.sides(part).observed) for field, part in sorted(parts)]
     own = ObservedParts(pairs.sides(object_id).observed, joined, {})
-    return Plan(object_id, None, [own] if own.entries else [])
+    return Plan(
+        object_id, None, [own] if own.entries else [], rule_table.of_observed(object_id[:2])
+    )
 
 
 def _declare(plan: Plan, contents: Mapping[int, Content], scope: Scope) -> BaselineEntry | None:

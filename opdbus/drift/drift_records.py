@@ -50,6 +50,7 @@ class Records:
         self.declared_since = int(declared_since or 0)
         if self.claims is None:
             self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
+            self._pairs.claims = self.claims
         found = {}
         for object_id, what, since, text in rows:
             fields = [
@@ -66,7 +67,7 @@ class Records:
         others = claims ^ (self.claims or frozenset())
         if self.claims is not None:
             self._claimed_at |= dict.fromkeys(others, at)
-        self.claims = claims
+        self.claims = self._pairs.claims = claims
         return others
 
     def claimed_at(self, object_id: ObjectId) -> float:

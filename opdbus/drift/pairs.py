@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from opdbus.drift import rule_table
-from opdbus.drift.rule_table import KindId
+from opdbus.drift.rule_table import KindId, Row
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
 from opdbus.state.object import FILE, PUBLISHED, Json, ObjectId
@@ -44,6 +44,8 @@ class Pairs:
         self._keys: dict[ObjectId, _Keys] = {}
         # the names in fields of declared objects of rows with `each`
         self._named: dict[ObjectId, Sequence[str]] = {}
+        # the kinds that the file claims to declare completely
+        self.claims: frozenset[KindId] = frozenset()
         # observed kinds that are paired with declared ones, and kinds that belong to such
         self.active: set[KindId] = set()
         # published objects of active kinds
@@ -53,6 +55,11 @@ class Pairs:
         # cached sides as of a version of the catalogue: a comparison reads each several times
         self._version = -1
         self._sides: dict[ObjectId, Sides] = {}
+
+    def row(self, declared: KindId) -> Row:
+        """Return the row of the rule table for a declared kind, which the file may claim."""
+        find = rule_table.of_claimed if declared in self.claims else rule_table.of_declared
+        return find(declared)
 
     def sides(self, object_id: ObjectId) -> Sides:
         """Return the entries under an object's own name."""

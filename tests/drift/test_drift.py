@@ -335,6 +335,32 @@ async def test_what_is_gone_does_not_heal(tmp_path: Path) -> None:
         ]
 
 
+async def test_what_is_declared_of_a_claimed_kind_is_missing(tmp_path: Path) -> None:
+    """A port that closes is missing, and so is a job once the file claims all jobs."""
+    port = "tcp 0.0.0.0:22"
+    async with checking(tmp_path) as checked:
+        plugins = {
+            "cron": {"jobs": {"j": {"user": "root"}}, "exclusive": True},
+            "kernel": {"sysctls": {"a.b": {"value": 1}}, "exclusive": True},
+            "net": {"listeners": {port: {"user": "root"}}},
+        }
+        await checked.declare(plugins, tmp_path)
+        seen = {f"net/listener/{port}": {"user": "root"}, "cron/job/j": {"user": "root"}}
+        await checked.observe(seen, ["net/listener", "cron/job", "kernel/sysctl"])
+        await checked.until(1010.0)
+        assert checked.fields == {}
+        gone = {Identity(f"live:{n.split('/')[0]}", *n.split("/", 2)) for n in seen}
+        await checked.memory.observe([], gone, {})
+        await checked.until(1020.0)
+        missing = [["presence", "present", "missing", "error"]]
+        assert checked.fields == dict.fromkeys(seen, missing)
+        assert await checked.tracker.unobserved(lambda _kind_id: "") == []
+        plugins["cron"]["exclusive"] = False
+        await checked.declare(plugins, tmp_path)
+        await checked.until(1030.0)
+        assert checked.fields == {f"net/listener/{port}": missing}
+
+
 @pytest.mark.parametrize(
     ("said", "absent", "end"),
     [
