@@ -140,6 +140,8 @@ def test_differences_are_taken_over_into_a_file(declared: Declared) -> None:
         ("users", "group", "old", {"members": []}),
         ("users", "group", "ops", {"members": ["eve"]}),
         ("users", "group", "new", {"gid": 7, "members": []}),
+        # of the objects of a short name, one differs
+        ("systemd", "unit", "sudo.service", {"active_state": "inactive"}),
         (
             "systemd",
             "unit",
@@ -150,7 +152,7 @@ def test_differences_are_taken_over_into_a_file(declared: Declared) -> None:
     declared.load(written)
     ok(declared.daemon, "withdraw", "users/group/old")
     declared.until("sudo", "old", "ops", "new", "ssh", "nginx")
-    named = ["users/group/sudo", "users/group/old", "users/group/new", "ssh.service", "nginx"]
+    named = ["sudo", "users/group/old", "users/group/new", "ssh.service", "nginx"]
     mode = declared.file.stat().st_mode
     declared.file.chmod(0o640)
     done = run(declared.daemon, "declare", "--update", str(declared.file), *named)
@@ -168,7 +170,7 @@ def test_differences_are_taken_over_into_a_file(declared: Declared) -> None:
     declared.file.chmod(mode)
     declared.load()
     assert declared.until("ops") == {"ops": ["members"]}
-    again = run(declared.daemon, "declare", "--update", str(declared.file), *named[:1])
+    again = run(declared.daemon, "declare", "--update", str(declared.file), "users/group/sudo")
     assert (again.returncode, again.stderr) == (
         0,
         f"nothing to take over: {declared.file} is unchanged\n",
