@@ -50,6 +50,8 @@ _MOST_NAMES: Final = 3
 _MOST_KINDS: Final = 5
 # A name that a condition can have as its field.
 _FIELD: Final = re.compile(r"[\w.-]+")
+# Longer questions are no name of an object.
+_MAX_NAME: Final = 200
 # Longer values are cut, around the difference.
 _MAX_VALUE: Final = 1000
 # Fields whose values are understood without the field's name.
@@ -71,12 +73,16 @@ _WIDTH: Final = max(map(len, SEVERITIES))
 @click.option(
     "--severity", type=click.Choice(SEVERITIES), help="Only what is at least so bad; default: info."
 )
-@click.option("--about", metavar="QUESTION", help="First what QUESTION names: 'packages', 'sshd'.")
+@click.option(
+    "--about",
+    metavar="QUESTION",
+    help="First what QUESTION names: 'packages'; of one object, such as 'sshd', only that.",
+)
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="End with 10 if anything is listed, else with 11 if not all is known, or --about asks for"
-    " an object that is not compared.",
+    help="End with 10 if anything is listed, else with 11 if not all is known, the state file cannot"
+    " be read, or --about asks for an object that is not compared.",
 )
 @click.option(
     "--watch",
@@ -98,7 +104,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         _follow(chosen, _print_transition_json if json_ else _print_transition)
         return 0
     rows, waits, fault, unobserved = ask(lambda client: _read_drift(client, chosen))
-    names = routes.subject_of(wanted["about"] or "")
+    names = _find_subject(wanted["about"] or "")
     answers = ask(partial(_answer_about, names, rows)) if names else {}
     if names:
         rows = _rows_of_answers(rows, answers)
@@ -120,8 +126,16 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
             output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
-    is_unknown = bool(waits) or (bool(names) and not _has_answer(answers, *_YES))
+    is_unknown = bool(waits or fault) or (bool(names) and not _has_answer(answers, *_YES))
     return DRIFTED if rows or _has_answer(answers, _NO) else UNKNOWN if is_unknown else 0
+
+
+def _find_subject(about: str) -> Sequence[str]:
+    """Return candidates for the name of the one object that a question or a plain name is about."""
+    if names := routes.subject_of(about):
+        return names
+    is_name = 0 < len(about) <= _MAX_NAME and any(ask(lambda client: client.resolve(about))[:1])
+    return [about] if is_name else []
 
 
 async def _answer_about(

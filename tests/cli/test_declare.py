@@ -14,6 +14,7 @@ from harness.commands import as_json, fails, ok, run
 from harness.running import Bus, Caller, Running, ask, environment
 
 from opdbus.bus import paths
+from opdbus.bus.transport.connection import RemoteError
 
 CANARY = "hunter2-yellowfeather"
 EMPTY = '{"version": 1, "plugins": {}}'
@@ -223,6 +224,12 @@ def test_a_file_is_kept_if_it_is_bad_or_has_changed(declared: Declared) -> None:
     declared.file.write_text('{"version": 1,')
     assert "line 1" in fails(declared.daemon, 1, "declare", "--update", str(declared.file), "ops")
     assert declared.file.read_text() == '{"version": 1,'
+    with pytest.raises(RemoteError, match="line 1"):
+        declared.load()
+    # what was declared before still counts, but not that nothing is other than declared
+    done = run(declared.daemon, "drift", "--plugin", "kernel", "--exit-code")
+    assert (done.returncode, done.stdout) == (11, "")
+    assert "line 1" in done.stderr
     declared.load('{"version": 1, "plugins": {"users": {"groups": {"ops": {"members": []}}}}}')
     declared.until("ops")
     other = '{"version": 1, "plugins": {"users": {"groups": {"ops": {"members": ["x"]}}}}}'
