@@ -208,7 +208,7 @@ async def _choose_named(objects: Sequence[str], client: Client) -> dict[str, lis
             found = await client.baseline([path], "object", changes=True)
             if path in drifting or any(entry.get("changes") for entry in found):
                 differing.append(path)
-        chosen |= dict.fromkeys(differing or [await path_of(client, name)], [])
+        chosen |= {path: [] for path in differing or [await path_of(client, name)]}
     return chosen
 
 

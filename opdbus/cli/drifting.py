@@ -50,6 +50,9 @@ _MOST_NAMES: Final = 3
 _MOST_KINDS: Final = 5
 # A name that a condition can have as its field.
 _FIELD: Final = re.compile(r"[\w.-]+")
+# Characters that names have, and words of a question have not; with more words, it is a question.
+_NAME: Final = re.compile(r"[/:@]\S|\w\.\w")
+_MOST_WORDS: Final = 2
 # Longer questions are no name of an object.
 _MAX_NAME: Final = 200
 # Longer values are cut, around the difference.
@@ -81,8 +84,8 @@ _WIDTH: Final = max(map(len, SEVERITIES))
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="End with 10 if anything is listed, else with 11 if not all is known, the state file cannot"
-    " be read, or --about asks for an object that is not compared.",
+    help="End with 10 if anything is listed, else with 11 if not all is known, the state file"
+    " cannot be read, or --about asks for an object that is not compared.",
 )
 @click.option(
     "--watch",
@@ -134,8 +137,11 @@ def _find_subject(about: str) -> Sequence[str]:
     """Return candidates for the name of the one object that a question or a plain name is about."""
     if names := routes.subject_of(about):
         return names
-    is_name = 0 < len(about) <= _MAX_NAME and any(ask(lambda client: client.resolve(about))[:1])
-    return [about] if is_name else []
+    if not about or len(about) > _MAX_NAME:
+        return []
+    # the name of a port or file is none of a topic, even if there is no such object
+    is_name = bool(_NAME.search(about)) and len(about.split()) <= _MOST_WORDS
+    return [about] if is_name or ask(lambda client: client.resolve(about))[0] else []
 
 
 async def _answer_about(

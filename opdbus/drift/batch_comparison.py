@@ -76,7 +76,7 @@ def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
             place = joined.field if joined else members.members_field if members else ""
             parts.append((place, pairs.sides(part).observed))
         found.append(ObservedParts(pairs.sides(one).observed, parts, pairs.other_names(one)))
-    return Plan(object_id, sides.declared, found, pairs.row(object_id[:2]))
+    return Plan(object_id, sides.declared, found, pairs.row(object_id))
 
 
 async def compare_batch(memory: StateStore, plans: Sequence[Plan]) -> list[list[Field] | None]:
@@ -223,7 +223,7 @@ class PairedDeclarations:
         if field_comparison.is_only_observed(declared) or field_comparison.is_wanted(declared):
             return ""
         # without a severity for missing objects, not all objects of a kind are listed
-        is_listed = self._pairs.row(object_id[:2]).missing is not None
+        is_listed = self._pairs.row(object_id).missing is not None
         return ABSENT_AS_DECLARED if is_listed and self._covers(object_id) else "declared absent"
 
     def declares(self, object_id: ObjectId) -> Entry | None:

@@ -56,10 +56,11 @@ class Pairs:
         self._version = -1
         self._sides: dict[ObjectId, Sides] = {}
 
-    def row(self, declared: KindId) -> Row:
-        """Return the row of the rule table for a declared kind, which the file may claim."""
-        find = rule_table.of_claimed if declared in self.claims else rule_table.of_declared
-        return find(declared)
+    def row(self, declared: ObjectId) -> Row:
+        """Return the row of the rule table for a declared object, whose kind may be claimed."""
+        kind_id, row = declared[:2], rule_table.of_declared(declared[:2])
+        is_claimed = kind_id in self.claims and row.covers(declared.kind, declared.name)
+        return rule_table.of_claimed(kind_id) if is_claimed else row
 
     def sides(self, object_id: ObjectId) -> Sides:
         """Return the entries under an object's own name."""

@@ -224,9 +224,7 @@ def _newest(
     return sorted((row for row in rows if row.change_type in _OF_OBJECTS), key=lambda row: -row.seq)
 
 
-def _with_causes(
-    one: DriftTransition, rows: Sequence[Row], claimed_at: float
-) -> DriftTransition:
+def _with_causes(one: DriftTransition, rows: Sequence[Row], claimed_at: float) -> DriftTransition:
     """Return a transition with causes from rows about its object, the newest first.
 
     `claimed_at` is when the file began to claim its kind, in seconds since 1970.

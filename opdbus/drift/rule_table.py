@@ -90,6 +90,8 @@ class Row:
     suits: Callable[[str, Mapping[str, Json]], bool] = lambda _name, _observed: True
     # whether an observed name belongs to the objects that a declared kind claims completely
     covers: Callable[[str, str], bool] = lambda _kind, _name: True
+    # whether an observed object of a claimed kind has to be declared
+    is_extra: Callable[[Mapping[str, Json]], bool] = lambda _observed: True
     # names of observed objects that together are compared with one declared object
     parts: tuple[str, ...] = ()
     # if set, each declared field names an object and is compared with this field of it
@@ -417,7 +419,11 @@ ROWS: Final[Sequence[Row]] = (
         ),
         gone=_LOOKED_FOR,
         missing=None,
+        covers=lambda _kind, name: baseline_values.is_of_parts(name),
+        # a package brings and removes its own
+        is_extra=lambda seen: "package" not in seen,
         is_stable=baseline_values.is_lasting_file,
+        is_claimed=True,
     ),
     Row(
         _kind_ids("net/listener"),

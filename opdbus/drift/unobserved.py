@@ -90,7 +90,7 @@ async def _missing_objects(memory: StateStore, pairs: Pairs, coverage: Coverage)
 
 
 def _is_silent(object_id: ObjectId, pairs: Pairs, coverage: Coverage) -> bool:
-    row = pairs.row(object_id[:2])
+    row = pairs.row(object_id)
     if not coverage.lists(row.observed):
         return not coverage.covers(object_id)
     return row.missing is None and row.observed not in rule_table.LOOKED_AT

@@ -324,6 +324,7 @@ def test_everything_is_no_object(served: Running) -> None:
         ("sshd", 10),
         ("redis-server", 0),
         ("stranger", 11),
+        ("tcp 0.0.0.0:22", 11),
         ("services", 10),
     ],
 )

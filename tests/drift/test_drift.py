@@ -244,7 +244,7 @@ async def test_what_changed_last_is_the_cause_of_what_is_not_declared(tmp_path: 
     async with checking(tmp_path, is_new=True) as checked:
 
         async def declare(*names: str, exclusive: bool = True) -> None:
-            accounts = {"accounts": dict.fromkeys(names, {}), "exclusive": exclusive}
+            accounts = {"accounts": {name: {} for name in names}, "exclusive": exclusive}
             await checked.declare({"users": accounts}, tmp_path)
             await checked.until(checked.clock.now + 5)
 
@@ -359,6 +359,30 @@ async def test_what_is_declared_of_a_claimed_kind_is_missing(tmp_path: Path) -> 
         await checked.declare(plugins, tmp_path)
         await checked.until(1030.0)
         assert checked.fields == {f"net/listener/{port}": missing}
+
+
+async def test_files_are_claimed_where_a_folder_is_complete(tmp_path: Path) -> None:
+    """A file that comes into a folder of parts or leaves it is drift; those of packages are not."""
+    async with checking(tmp_path) as checked:
+        names = ("/etc/sudoers.d/a", "/etc/motd")
+        files = {name: {"mode": "0644"} for name in names}
+        await checked.declare({"files": {"files": files, "exclusive": ["files"]}}, tmp_path)
+        await checked.observe(
+            {f"files/file/{name}": {"mode": "0644"} for name in names}, ["files/file"]
+        )
+        new = {"/etc/x.service.d/b.conf": {}, "/etc/issue": {}, "/etc/cron.d/p": {"package": "p"}}
+        new |= {"/etc/op-dbus/c.d/d": {}}
+        seen = {f"files/file/{name}": {"mode": "0644", **more} for name, more in new.items()}
+        await checked.observe(seen, [])
+        gone = {Identity("live:files", "files", "file", name) for name in names}
+        await checked.memory.observe([], gone, {})
+        await checked.until(1010.0)
+        assert checked.fields == {
+            "files/file//etc/sudoers.d/a": [["presence", "present", "missing", "error"]],
+            "files/file//etc/x.service.d/b.conf": [
+                ["presence", "not declared", "present", "warning"]
+            ],
+        }
 
 
 @pytest.mark.parametrize(
