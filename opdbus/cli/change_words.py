@@ -16,7 +16,9 @@ NOT_FOLLOWED: Final = "state file:not followed"
 _CAUSES: Final[Mapping[str, str]] = {
     "first": "listed for the first time",
     "start": "while op-dbus was not running",
+    "start:unread": "after the last reading before op-dbus was stopped",
     "boot": "while this host was not running",
+    "boot:unread": "after the last reading before this host was stopped",
     "reload": "systemd reloaded its units",
     "exit": "its own process ended",
     "state file": "by the state file",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
+from opdbus.bus.paths import STATE
 from opdbus.cli import completing, output
 from opdbus.cli.change_words import plural as plural_words
 from opdbus.cli.daemon_calls import ask, path_of, without_empty
@@ -195,8 +196,20 @@ def _update(file: Path, objects: Sequence[str], wanted: Mapping[str, str]) -> in
 
 
 async def _choose_named(objects: Sequence[str], client: Client) -> dict[str, list[str]]:
+    """Return the objects of some names: of several with one name, those that differ."""
     await wait_until(client.state, _is_compared)
-    return {await path_of(client, name): [] for name in objects}
+    drifting = {row[0] for row in await client.drift({})}
+    chosen: dict[str, list[str]] = {}
+    for name in objects:
+        same = [] if name.startswith(STATE) else (await client.resolve(name))[0]
+        differing = []
+        for path, *_ in same if len(same) > 1 else ():
+            # declared under another name, its differences are those of that object
+            found = await client.baseline([path], "object", changes=True)
+            if path in drifting or any(entry.get("changes") for entry in found):
+                differing.append(path)
+        chosen |= {path: [] for path in differing or [await path_of(client, name)]}
+    return chosen
 
 
 async def _choose_drifting(wanted: Mapping[str, str], client: Client) -> dict[str, list[str]]:

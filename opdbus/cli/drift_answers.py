@@ -64,7 +64,7 @@ async def find_answers(
         shown = {path: await client.show(path) for path, *_ in found}
         if declared := {path: one for path, one in shown.items() if one["Declared"]}:
             # the longest name has all words
-            wanted = [word for word in names[0].split() if word != name]
+            wanted = [word for word in names[0].split() if word != name] if name != names[0] else []
             return {
                 p: await _of_object(p, one, wanted, rows, client) for p, one in declared.items()
             }

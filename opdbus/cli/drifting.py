@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -43,6 +44,11 @@ _PAUSE_SECONDS: Final = 0.3
 # Limits in a line about unobserved objects: names of a kind, and kinds.
 _MOST_NAMES: Final = 3
 _MOST_KINDS: Final = 5
+# Characters that names have, and words of a question have not; with more words, it is a question.
+_NAME: Final = re.compile(r"[/:@]\S|\w\.\w")
+_MOST_WORDS: Final = 2
+# Longer questions are no name of an object.
+_MAX_NAME: Final = 200
 # Longer values are cut, around the difference.
 _MAX_VALUE: Final = 1000
 # Fields whose values are understood without the field's name.
@@ -64,12 +70,16 @@ _WIDTH: Final = max(map(len, SEVERITIES))
 @click.option(
     "--severity", type=click.Choice(SEVERITIES), help="Only what is at least so bad; default: info."
 )
-@click.option("--about", metavar="QUESTION", help="First what QUESTION names: 'packages', 'sshd'.")
+@click.option(
+    "--about",
+    metavar="QUESTION",
+    help="First what QUESTION names: 'packages'; of one object, such as 'sshd', only that.",
+)
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="End with 10 if anything is listed, else with 11 if not all is known, or --about asks for"
-    " an object that is not compared.",
+    help="End with 10 if anything is listed, else with 11 if not all is known, the state file"
+    " cannot be read, or --about asks for an object that is not compared.",
 )
 @click.option(
     "--watch",
@@ -91,7 +101,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         _follow(chosen, _print_transition_json if json_ else _print_transition)
         return 0
     rows, waits, faults, unobserved = ask(lambda client: _read_drift(client, chosen))
-    names = routes.subject_of(question := wanted["about"] or "")
+    names = _find_subject(question := wanted["about"] or "")
     answers = ask(partial(drift_answers.find_answers, names, rows)) if names else {}
     if names:
         rows = [*{row[0]: row for answer in answers.values() for row in answer.rows}.values()]
@@ -118,6 +128,17 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
     judged = [answer.drifts for answer in answers.values()]
     is_unknown = bool(waits) or any(faults) or (bool(names) and False not in judged)
     return DRIFTED if rows or True in judged else UNKNOWN if is_unknown else 0
+
+
+def _find_subject(about: str) -> Sequence[str]:
+    """Return candidates for the name of the one object that a question or a plain name is about."""
+    if names := routes.subject_of(about):
+        return names
+    if not about or len(about) > _MAX_NAME:
+        return []
+    # the name of a port or file is none of a topic, even if there is no such object
+    is_name = bool(_NAME.search(about)) and len(about.split()) <= _MOST_WORDS
+    return [about] if is_name or ask(lambda client: client.resolve(about))[0] else []
 
 
 def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 _KEYS: Final = ("path", "plugin", "kind", "name")
 # key around a value that is declared and not observed, and variants for a missing object
 DECLARED: Final = "declared"
+# mark in a list of an object that is declared, and of which nothing is observed
+_ONLY: Final = "only"
 # key of the first hit: the answer to a question of yes or no
 _VERDICT: Final = "verdict"
 _MARKS: Final = frozenset({DECLARED, "declared absent", "declared missing"})
@@ -105,17 +107,18 @@ class RowFormat(NamedTuple):
     async def fill(self, client: Client, rows: Sequence[Row]) -> Sequence[Row]:
         """Return rows with their columns, read from the row or else from the object's fields.
 
-        Declared objects that are absent are marked, and left out of names alone. Hits are not
-        marked, since their text has it already.
+        Objects that are only declared are marked. Names alone are without those that are absent.
+        Hits are not marked, since their text has it already.
         """
         paths, marks = [row["path"] for row in rows], [""] * len(rows)
         if rows and (self.is_quiet or self.columns or "snippet" not in rows[0]):
             names = (name for (name,) in await client.values(paths, ["name"], marked=True))
             keys = (next(iter(name)) if isinstance(name, dict) else "" for name in names)
-            # `absent`, `missing` or nothing
-            marks = [key.removeprefix(DECLARED).strip() for key in keys]
+            # `absent`, `missing`, `only`, or nothing for an observed object
+            keys = (next(iter(name)) if isinstance(name, dict) else "" for name in names)
+            marks = [key and (key.removeprefix(DECLARED).strip() or _ONLY) for key in keys]
         if self.is_quiet:
-            return [row for row, mark in zip(rows, marks, strict=True) if not mark]
+            return [row for row, mark in zip(rows, marks, strict=True) if mark in {"", _ONLY}]
         shown = rows
         if self.columns and rows:
             known = [{**row, "object": name_of_row(row)} for row in rows]
@@ -128,7 +131,8 @@ class RowFormat(NamedTuple):
                 row.update(zip(fields, values, strict=True))
             shown = [{name: row[name] for name in self.columns} for row in known]
         return [
-            {**row, DECLARED: mark} if mark else row for row, mark in zip(shown, marks, strict=True)
+            {**row, DECLARED: mark} if mark and not _is_marked(row, mark) else row
+            for row, mark in zip(shown, marks, strict=True)
         ]
 
     def print(
@@ -170,8 +174,17 @@ def _parse_format(*, quiet: bool, columns: str | None, json_: bool) -> RowFormat
     return RowFormat(quiet, names, json_)
 
 
+def _is_marked(row: Row, mark: str) -> bool:
+    """Return whether a value of an object that is only declared says so itself."""
+    return mark == _ONLY and any(map(_has_mark, row.values()))
+
+
+def _has_mark(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and value.keys() <= _MARKS
+
+
 def _format_cell(name: str, value: Any) -> str:
-    if isinstance(value, dict) and value and value.keys() <= _MARKS:
+    if _has_mark(value):
         return " ".join(f"{mark} {_format_cell(name, inner)}" for mark, inner in value.items())
     # a score has three significant decimals, as in the list of hits
     is_score = name == "score" and isinstance(value, float)

@@ -92,7 +92,9 @@ def _find_parts(
 def _plan(pairs: Pairs, object_id: ObjectId, parts: Sequence[tuple[str, ObjectId]]) -> Plan:
     joined = [(field, pairs.sides(part).observed) for field, part in sorted(parts)]
     own = ObservedParts(pairs.sides(object_id).observed, joined, {})
-    return Plan(object_id, None, [own] if own.entries else [])
+    return Plan(
+        object_id, None, [own] if own.entries else [], rule_table.of_observed(object_id[:2])
+    )
 
 
 def _declare(plan: Plan, contents: Mapping[int, Content], scope: Scope) -> BaselineEntry | None:
@@ -124,11 +126,14 @@ def declare(row: Row, object_id: ObjectId, seen: Seen, scope: Scope) -> Baseline
     drifting = {one.path[0] for one in field_comparison.compare(row, _nest(kept), seen)}
     drifting |= {path.split(".")[0] for path in field_comparison.unseen(row, "", _nest(kept), seen)}
     properties = {key: v for key, v in _nest(kept).items() if key not in drifting}
-    is_hidden = any(REDACTED in part for part in object_id)
-    if is_hidden or (row.parts and not properties):
-        return BaselineEntry(object_id, {}, 1) if is_hidden else None
-    named = _declared_id(row, object_id)
-    return BaselineEntry(named, properties, len(found) - len(kept))
+    if any(REDACTED in part for part in object_id):
+        return BaselineEntry(object_id, {}, 1)
+    hidden = len(found) - len(kept)
+    # a name alone declares something only of a complete list; `op-dbus check` warns of others
+    is_enough = properties or hidden or row.is_claimed or scope > Scope.STABLE
+    if not is_enough or (row.parts and not properties):
+        return None
+    return BaselineEntry(_declared_id(row, object_id), properties, hidden)
 
 
 def _declared_id(row: Row, object_id: ObjectId) -> ObjectId:

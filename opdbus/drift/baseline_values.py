@@ -137,6 +137,12 @@ def is_lasting_file(name: str, _seen: Seen) -> bool:
     return not name.startswith(_OWN_FOLDER)
 
 
+def is_of_parts(name: str) -> bool:
+    """Return whether a file is in a folder all files of which are read, such as /etc/sudoers.d."""
+    folder = name.rpartition("/")[0]
+    return name.startswith("/etc/") and folder.endswith(".d") and is_lasting_file(name, {})
+
+
 def digest(name: str, observed: Json, seen: Seen) -> Json:
     """Return the digest of a file that is not as its package has it.
 

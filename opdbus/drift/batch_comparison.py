@@ -46,12 +46,8 @@ class Plan:
     object_id: ObjectId
     declared: Entry | None
     observed: Sequence[ObservedParts]
-
-    @property
-    def row(self) -> Row:
-        """The row of the rule table for the comparison."""
-        find = rule_table.of_declared if self.declared else rule_table.of_observed
-        return find(self.object_id[:2])
+    # the row of the rule table for the comparison
+    row: Row
 
     @property
     def entries(self) -> list[Entry]:
@@ -69,7 +65,8 @@ def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
     """Return the entries to read for a comparison of an object."""
     sides = pairs.sides(object_id)
     if sides.declared is None:
-        return Plan(object_id, None, [ObservedParts(sides.observed, (), {})])
+        row = rule_table.of_observed(object_id[:2])
+        return Plan(object_id, None, [ObservedParts(sides.observed, (), {})], row)
     found = []
     for one in pairs.observed(object_id):
         parts = []
@@ -79,7 +76,7 @@ def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
             place = joined.field if joined else members.members_field if members else ""
             parts.append((place, pairs.sides(part).observed))
         found.append(ObservedParts(pairs.sides(one).observed, parts, pairs.other_names(one)))
-    return Plan(object_id, sides.declared, found)
+    return Plan(object_id, sides.declared, found, pairs.row(object_id))
 
 
 async def compare_batch(memory: StateStore, plans: Sequence[Plan]) -> list[list[Field] | None]:
@@ -226,7 +223,7 @@ class PairedDeclarations:
         if field_comparison.is_only_observed(declared) or field_comparison.is_wanted(declared):
             return ""
         # without a severity for missing objects, not all objects of a kind are listed
-        is_listed = rule_table.of_declared(object_id[:2]).missing is not None
+        is_listed = self._pairs.row(object_id).missing is not None
         return ABSENT_AS_DECLARED if is_listed and self._covers(object_id) else "declared absent"
 
     def declares(self, object_id: ObjectId) -> Entry | None:

@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from opdbus.drift import rule_table
 from opdbus.drift.field import DECLARED, Field, Severity
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import KindId
@@ -30,6 +31,8 @@ class Records:
     def __init__(self, memory: StateStore, pairs: Pairs) -> None:
         # the kinds that the file claims to declare completely; None until that is known
         self.claims: frozenset[KindId] | None = None
+        # when each kind was first claimed, in seconds since 1970; not of claims before the start
+        self._claimed_at: dict[KindId, float] = {}
         # when the state file first declared an object: that makes no drift transition `undeclared`
         self.declared_since = 0
         self._memory = memory
@@ -47,6 +50,7 @@ class Records:
         self.declared_since = int(declared_since or 0)
         if self.claims is None:
             self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
+            self._pairs.claims = self.claims
         found = {}
         for object_id, what, since, text in rows:
             fields = [
@@ -57,6 +61,19 @@ class Records:
                 "intended" if what == "intended" else "drift", since, fields
             )
         return found
+
+    def claim(self, claims: frozenset[KindId], at: float) -> frozenset[KindId]:
+        """Take the kinds that the file claims; return those that it did or did not claim before."""
+        others = claims ^ (self.claims or frozenset())
+        if self.claims is not None:
+            self._claimed_at |= dict.fromkeys(others, at)
+        self.claims = self._pairs.claims = claims
+        return others
+
+    def claimed_at(self, object_id: ObjectId) -> float:
+        """Return when the file began to claim an object's kind; 0 if that was before the start."""
+        kind_ids = rule_table.declared_of(object_id[:2])
+        return max((self._claimed_at.get(kind_id, 0.0) for kind_id in kind_ids), default=0.0)
 
     async def declare(self, at: int) -> None:
         """Record the time of the first declaration, if none is recorded."""

@@ -149,7 +149,7 @@ def _keys(path: Path) -> Path:
 
 def undeclared(row: Row, observed: Properties) -> list[Field]:
     """Return the difference of an object that a complete state file does not declare."""
-    if is_gone(row, observed):
+    if is_gone(row, observed) or not row.is_extra(observed):
         return []
     return [Field(PRESENCE, NOT_DECLARED, "present", Severity.WARNING)]
 

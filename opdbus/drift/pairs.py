@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from opdbus.drift import rule_table
-from opdbus.drift.rule_table import KindId
+from opdbus.drift.rule_table import KindId, Row
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
 from opdbus.state.object import FILE, PUBLISHED, Json, ObjectId
@@ -44,6 +44,8 @@ class Pairs:
         self._keys: dict[ObjectId, _Keys] = {}
         # the names in fields of declared objects of rows with `each`
         self._named: dict[ObjectId, Sequence[str]] = {}
+        # the kinds that the file claims to declare completely
+        self.claims: frozenset[KindId] = frozenset()
         # observed kinds that are paired with declared ones, and kinds that belong to such
         self.active: set[KindId] = set()
         # published objects of active kinds
@@ -53,6 +55,12 @@ class Pairs:
         # cached sides as of a version of the catalogue: a comparison reads each several times
         self._version = -1
         self._sides: dict[ObjectId, Sides] = {}
+
+    def row(self, declared: ObjectId) -> Row:
+        """Return the row of the rule table for a declared object, whose kind may be claimed."""
+        kind_id, row = declared[:2], rule_table.of_declared(declared[:2])
+        is_claimed = kind_id in self.claims and row.covers(declared.kind, declared.name)
+        return rule_table.of_claimed(kind_id) if is_claimed else row
 
     def sides(self, object_id: ObjectId) -> Sides:
         """Return the entries under an object's own name."""

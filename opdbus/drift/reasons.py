@@ -125,7 +125,8 @@ class DriftHistory:
             if known.healed:
                 plan = batch_comparison.plan(self._pairs, one.object_id)
                 observed |= await batch_comparison.observed(self._memory, plan, known.healed)
-            found.append(_with_causes(replace(known, observed=observed), recent))
+            claimed_at = self._records.claimed_at(one.object_id)
+            found.append(_with_causes(replace(known, observed=observed), recent, claimed_at))
         return found
 
     async def _read_declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
@@ -223,19 +224,26 @@ def _newest(
     return sorted((row for row in rows if row.change_type in _OF_OBJECTS), key=lambda row: -row.seq)
 
 
-def _with_causes(one: DriftTransition, rows: Sequence[Row]) -> DriftTransition:
-    """Return a transition with causes from rows about its object, the newest first."""
+def _with_causes(one: DriftTransition, rows: Sequence[Row], claimed_at: float) -> DriftTransition:
+    """Return a transition with causes from rows about its object, the newest first.
+
+    `claimed_at` is when the file began to claim its kind, in seconds since 1970.
+    """
     began, ended = (_cause(rows, fields, side) for fields, side in ((one.began, 1), (one.ended, 0)))
-    # the cause is the file: it claims the kind now, or the time of intended drift has ended
-    is_of_file = any(map(_is_extra, one.began)) or (one.before and one.before.what == "intended")
-    if not began and is_of_file:
+    if any(map(_is_extra, one.began)):
+        # only these rows count: another change of the object makes it no undeclared one
+        row = _first_fit(rows, one.began, 1)
+        is_known = row and row.cause != FIRST and row.at >= claimed_at * 1e6
+        began = row.cause if row and is_known else STATE_FILE
+    elif not began and one.before and one.before.what == "intended":
+        # the time of intended drift has ended
         began = STATE_FILE
     return replace(one, began_by=began, ended_by=ended)
 
 
 def _cause(rows: Sequence[Row], fields: Sequence[Field], side: int) -> str:
     """Return the cause of fields that began (side 1) or ended (side 0) to differ."""
-    row = next((row for row in rows if any(_fits(row, field, side) for field in fields)), None)
+    row = _first_fit(rows, fields, side)
     host = (row for row in rows if row.identity.source != FILE and row.cause != FIRST)
     # a later change on the host is as likely the cause as the edited file
     if (other := next(host, None)) and (
@@ -248,15 +256,22 @@ def _cause(rows: Sequence[Row], fields: Sequence[Field], side: int) -> str:
     return row.cause if row else ""
 
 
+def _first_fit(rows: Sequence[Row], fields: Sequence[Field], side: int) -> Row | None:
+    return next((row for row in rows if any(_fits(row, field, side) for field in fields)), None)
+
+
 def _fits(row: Row, field: Field, side: int) -> bool:
     """Return whether a row changes a field, or another field from or to its observed value."""
+    is_presence = field.path == PRESENCE or field.observed in _THERE
+    if is_presence and row.change_type in {"appeared", "gone"}:
+        return True
     if row.identity.source == FILE:
         # rows of the first reading of the file have no fields
         return row.cause == FIRST or any(
             field.path[: len(path)] == tuple(path) for path, _, _ in row.fields
         )
-    if field.path == PRESENCE or field.observed in _THERE:
-        return row.change_type in {"appeared", "gone"}
+    if is_presence:
+        return False
     if any(tuple(change.path) == field.path for change in row.fields):
         return True
     sides = ((change.before, change.after)[side] for change in row.fields)

@@ -6,7 +6,7 @@ kind and name, and each field with the observed field of the same words.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -91,6 +91,8 @@ class Row:
     suits: Callable[[str, Mapping[str, Json]], bool] = lambda _name, _observed: True
     # whether an observed name belongs to the objects that a declared kind claims completely
     covers: Callable[[str, str], bool] = lambda _kind, _name: True
+    # whether an observed object of a claimed kind has to be declared
+    is_extra: Callable[[Mapping[str, Json]], bool] = lambda _observed: True
     # names of observed objects that together are compared with one declared object
     parts: tuple[str, ...] = ()
     # if set, each declared field names an object and is compared with this field of it
@@ -418,7 +420,11 @@ ROWS: Final[Sequence[Row]] = (
         ),
         gone=_LOOKED_FOR,
         missing=None,
+        covers=lambda _kind, name: baseline_values.is_of_parts(name),
+        # a package brings and removes its own
+        is_extra=lambda seen: "package" not in seen,
         is_stable=baseline_values.is_lasting_file,
+        is_claimed=True,
     ),
     Row(
         _kind_ids("net/listener"),
@@ -427,8 +433,6 @@ ROWS: Final[Sequence[Row]] = (
             Rule("user", "user", word_values.equal, baseline=as_observed),
             Rule("unit", "unit", word_values.equal, baseline=baseline_values.lasting_unit),
         ),
-        gone=_LOOKED_FOR,
-        missing=None,
         is_stable=_always,
         is_claimed=True,
     ),
@@ -459,6 +463,18 @@ JOINED: Final = {
 def of_declared(kind_id: KindId) -> Row:
     """Return the row of a declared kind; one without a row is paired with itself."""
     return _BY_DECLARED.get(kind_id) or _default_row(kind_id)
+
+
+@lru_cache(maxsize=256)
+def of_claimed(kind_id: KindId) -> Row:
+    """Return the row of a declared kind that the file claims: a missing object is an error.
+
+    A claim is made with the names of the observer. Kinds of which it only looks up the named
+    objects are not complete either way.
+    """
+    row = of_declared(kind_id)
+    is_looked_at = row.missing is not None or row.observed in LOOKED_AT
+    return row if is_looked_at else replace(row, missing=Severity.ERROR)
 
 
 def declared_of(observed: KindId) -> frozenset[KindId]:

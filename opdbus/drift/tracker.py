@@ -185,8 +185,7 @@ class Tracker:
             for kind_id in news:
                 self._waiting.add(self._coverage.missing(kind_id))
         elif isinstance(event, Claimed):
-            others = event.kinds ^ self._claims
-            self._records.claims = event.kinds
+            others = self._records.claim(event.kinds, self._wall())
             self._activate({rule_table.of_declared(kind_id).observed for kind_id in others})
 
     def _activate(self, kind_ids: set[KindId]) -> None:

@@ -78,7 +78,7 @@ async def _missing_objects(memory: StateStore, pairs: Pairs, coverage: Coverage)
     """Return the declared objects that are not observed and whose absence is not drift."""
     object_ids: list[ObjectId] = []
     for part in batches(coverage.all_missing(), _MOST):
-        object_ids += [object_id for object_id in part if _is_silent(object_id, coverage)]
+        object_ids += [object_id for object_id in part if _is_silent(object_id, pairs, coverage)]
         await asyncio.sleep(0)
     entries = {object_id: pairs.sides(object_id).declared for object_id in object_ids[:_MOST]}
     contents = await memory.content([entry for entry in entries.values() if entry])
@@ -93,8 +93,8 @@ async def _missing_objects(memory: StateStore, pairs: Pairs, coverage: Coverage)
     return [object_id for object_id in object_ids if object_id not in passed]
 
 
-def _is_silent(object_id: ObjectId, coverage: Coverage) -> bool:
-    row = rule_table.of_declared(object_id[:2])
+def _is_silent(object_id: ObjectId, pairs: Pairs, coverage: Coverage) -> bool:
+    row = pairs.row(object_id)
     if not coverage.lists(row.observed):
         return not coverage.covers(object_id)
     return row.missing is None and row.observed not in rule_table.LOOKED_AT

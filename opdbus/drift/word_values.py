@@ -44,6 +44,8 @@ _VOLUME: Final = re.compile(
 )
 # File modes.
 _OCTAL: Final = re.compile("(?:0[oO])?[0-7]{1,6}")
+# The bits by which group and others may write.
+_WRITABLE: Final = 0o022
 _SYMBOLIC: Final = re.compile("[-bcdlps]?(?:[r-][w-][xsS-]){2}[r-][w-][xtT-]")
 
 
@@ -86,11 +88,17 @@ def _in_words(value: Json) -> str:
 
 
 def mode(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare file modes: 0644, 644 and rw-r--r-- are equal."""
+    """Compare file modes: 0644, 644 and rw-r--r-- are equal.
+
+    One that group or others may write to, and that is not declared so, is a warning.
+    """
     wanted, found = _bits(declared), _bits(observed)
     if wanted is None or found is None:
         return equal(declared, observed, seen)
-    return None if wanted == found else Difference(observed)
+    if wanted == found:
+        return None
+    is_open = bool(found & ~wanted & _WRITABLE)
+    return Difference(observed, Severity.WARNING if is_open else None)
 
 
 def _bits(value: Json) -> int | None:

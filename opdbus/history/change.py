@@ -14,6 +14,8 @@ ChangeType: TypeAlias = Literal[
 # Causes that op-dbus sets itself: the first listing of a source, changes while op-dbus or the host
 # was not running, and objects that come or go with their whole source.
 FIRST, START, BOOT, SOURCE = "first", "start", "boot", "source"
+# After START or BOOT: the change may be from before, since its kind is read at intervals.
+UNREAD: Final = "unread"
 STATE_FILE: Final = "state file"
 # the host did not follow a recent declaration in time
 NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"

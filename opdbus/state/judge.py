@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from opdbus.state.flatten import Reader, flatten
+from opdbus.state.flatten import Reader, find_claims, flatten
 from opdbus.state.object import Json, ObjectId, StateObject, is_hash_name
 from opdbus.state.redact import redact_text
 from opdbus.state.secret_text import REDACTED
@@ -87,10 +87,13 @@ def _warnings(content: Content, objects: Sequence[StateObject]) -> Iterator[str]
     """Yield warnings on what is valid but probably a mistake."""
     for key in sorted(content.keys() - {"version", "plugins"}):
         yield f'the key {_quote(key)} beside "plugins" is not read'
-    if not objects:
+    claims = find_claims(content["plugins"])
+    if not objects and not claims:
         yield "the file declares nothing"
+    claiming = {plugin for plugin, _ in claims}
     for name, plugin in content["plugins"].items():
-        if not any(True for _ in flatten({name: plugin})):
+        # an empty list that is complete declares that there is none
+        if name not in claiming and not any(True for _ in flatten({name: plugin})):
             yield f"the plugin {_quote(name)} is empty"
         for key, value in plugin.items():
             if isinstance(value, list) and len({isinstance(each, dict) for each in value}) > 1:
@@ -100,7 +103,11 @@ def _warnings(content: Content, objects: Sequence[StateObject]) -> Iterator[str]
                 )
     for concerned, problem in (
         ([item for item in objects if not item.name], "without a name: give it one"),
-        ([item for item in objects if not item.properties], "without properties"),
+        # of a complete list, the names alone have a meaning
+        (
+            [one for one in objects if not one.properties and (one.plugin, one.kind) not in claims],
+            "without properties",
+        ),
     ):
         if concerned:
             first = _shorten("/".join(concerned[0].identity[1:]))

@@ -388,6 +388,12 @@ def test_everything_is_no_object(served: Running) -> None:
         ("is stranger as declared?", 11),
         ("is gauge as declared?", 11),
         ("is everything as declared?", 10),
+        # a name alone asks the same
+        ("sshd", 10),
+        ("redis-server", 0),
+        ("stranger", 11),
+        ("tcp 0.0.0.0:22", 11),
+        ("services", 10),
     ],
 )
 def test_an_exit_code_answers_a_question_of_one_object(

@@ -14,6 +14,7 @@ from harness.commands import as_json, fails, ok, run
 from harness.running import Bus, Caller, Running, ask, environment
 
 from opdbus.bus import paths
+from opdbus.bus.transport.connection import RemoteError
 
 CANARY = "hunter2-yellowfeather"
 EMPTY = '{"version": 1, "plugins": {}}'
@@ -140,6 +141,8 @@ def test_differences_are_taken_over_into_a_file(declared: Declared) -> None:
         ("users", "group", "old", {"members": []}),
         ("users", "group", "ops", {"members": ["eve"]}),
         ("users", "group", "new", {"gid": 7, "members": []}),
+        # of the objects of a short name, one differs
+        ("systemd", "unit", "sudo.service", {"active_state": "inactive"}),
         (
             "systemd",
             "unit",
@@ -150,7 +153,7 @@ def test_differences_are_taken_over_into_a_file(declared: Declared) -> None:
     declared.load(written)
     ok(declared.daemon, "withdraw", "users/group/old")
     declared.until("sudo", "old", "ops", "new", "ssh", "nginx")
-    named = ["users/group/sudo", "users/group/old", "users/group/new", "ssh.service", "nginx"]
+    named = ["sudo", "users/group/old", "users/group/new", "ssh.service", "nginx"]
     mode = declared.file.stat().st_mode
     declared.file.chmod(0o640)
     done = run(declared.daemon, "declare", "--update", str(declared.file), *named)
@@ -168,7 +171,7 @@ def test_differences_are_taken_over_into_a_file(declared: Declared) -> None:
     declared.file.chmod(mode)
     declared.load()
     assert declared.until("ops") == {"ops": ["members"]}
-    again = run(declared.daemon, "declare", "--update", str(declared.file), *named[:1])
+    again = run(declared.daemon, "declare", "--update", str(declared.file), "users/group/sudo")
     assert (again.returncode, again.stderr) == (
         0,
         f"nothing to take over: {declared.file} is unchanged\n",
@@ -221,6 +224,12 @@ def test_a_file_is_kept_if_it_is_bad_or_has_changed(declared: Declared) -> None:
     declared.file.write_text('{"version": 1,')
     assert "line 1" in fails(declared.daemon, 1, "declare", "--update", str(declared.file), "ops")
     assert declared.file.read_text() == '{"version": 1,'
+    with pytest.raises(RemoteError, match="line 1"):
+        declared.load()
+    # what was declared before still counts, but not that nothing is other than declared
+    done = run(declared.daemon, "drift", "--plugin", "kernel", "--exit-code")
+    assert (done.returncode, done.stdout) == (11, "")
+    assert "line 1" in done.stderr
     declared.load('{"version": 1, "plugins": {"users": {"groups": {"ops": {"members": []}}}}}')
     declared.until("ops")
     other = '{"version": 1, "plugins": {"users": {"groups": {"ops": {"members": ["x"]}}}}}'

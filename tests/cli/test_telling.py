@@ -237,6 +237,7 @@ def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> No
         ("dpkg:2026-11-22T07:01:02", "package run 07:01 dpkg"),
         ("unit exit:SIGKILL", "its unit's process ended (SIGKILL)"),
         ("start:failed", "while op-dbus was not running"),
+        ("start:unread", "after the last reading before op-dbus was stopped"),
         ("during dpkg:2026-11-22T07:01:02", "during package run 07:01 dpkg"),
         ("bus::1.42 uid 1000", "by alice (:1.42)"),
         ("bus:org.freedesktop.UDisks2", "by org.freedesktop.UDisks2"),

@@ -116,7 +116,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
         {"gid": 27, "members": ["bob"]},
     ),
     ("kernel/sysctl/vm.swappiness", {"value": "10", "wanted": "10"}, {"value": "10"}),
-    ("kernel/sysctl/net.x", {"not_measured": "the sandbox", "wanted": "1"}, {}),
+    ("kernel/sysctl/net.x", {"not_measured": "the sandbox", "wanted": "1"}, None),
     (
         "cron/job/daily",
         {"line": "1 3 * * *", "schedule": "every day at 03:01", "user": "root"},

@@ -247,6 +247,44 @@ async def test_what_somebody_did_on_the_host_is_not_by_the_file(
         ]
 
 
+async def test_what_changed_last_is_the_cause_of_what_is_not_declared(tmp_path: Path) -> None:
+    """Of an object of a claimed kind, the newest change is the cause: the host's or the file's."""
+    async with checking(tmp_path, is_new=True) as checked:
+
+        async def declare(*names: str, exclusive: bool = True) -> None:
+            accounts = {"accounts": {name: {} for name in names}, "exclusive": exclusive}
+            await checked.declare({"users": accounts}, tmp_path)
+            await checked.until(checked.clock.now + 5)
+
+        async def come(name: str, cause: str) -> None:
+            await checked.observe({f"users/account/{name}": {"uid": 0}}, [], Cause(cause))
+            await checked.until(checked.clock.now + 5)
+
+        await declare()
+        await checked.observe({"users/account/a": {"uid": 0}}, ["users/account"], Cause("first"))
+        await checked.until(checked.clock.now + 5)
+        await come("b", "")
+        await come("c", "dpkg:1")
+        await declare("a", "b", "c")
+        await declare("a", "b")
+        await declare("a", "b", exclusive=False)
+        await come("d", "")
+        await declare("a", "b", "c")
+        await checked.memory.observe([], {Identity("live:users", "users", "account", "d")}, {})
+        await checked.until(checked.clock.now + 5)
+        rows = [row[:3] for row in await _history(checked)]
+    assert rows == [
+        ("drift", "a", "state file"),
+        ("drift", "b", ""),
+        ("drift", "c", "dpkg:1"),
+        *(("healed", name, "state file") for name in "abc"),
+        ("drift", "c", "state file"),
+        ("undeclared", "c", "state file"),
+        ("drift", "d", "state file"),
+        ("healed", "d", ""),
+    ]
+
+
 async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_path: Path) -> None:
     """A fault that is told in other words than those of PID 1 has the cause of its own change."""
     waits = {"active_state": "activating", "sub_state": "auto-restart"}
@@ -303,6 +341,56 @@ async def test_what_is_gone_does_not_heal(tmp_path: Path) -> None:
                 [[["presence"], [], ["missing"]], [["declared", "presence"], [], ["present"]]],
             ),
         ]
+
+
+async def test_what_is_declared_of_a_claimed_kind_is_missing(tmp_path: Path) -> None:
+    """A port that closes is missing, and so is a job once the file claims all jobs."""
+    port = "tcp 0.0.0.0:22"
+    async with checking(tmp_path) as checked:
+        plugins = {
+            "cron": {"jobs": {"j": {"user": "root"}}, "exclusive": True},
+            "kernel": {"sysctls": {"a.b": {"value": 1}}, "exclusive": True},
+            "net": {"listeners": {port: {"user": "root"}}},
+        }
+        await checked.declare(plugins, tmp_path)
+        seen = {f"net/listener/{port}": {"user": "root"}, "cron/job/j": {"user": "root"}}
+        await checked.observe(seen, ["net/listener", "cron/job", "kernel/sysctl"])
+        await checked.until(1010.0)
+        assert checked.fields == {}
+        gone = {Identity(f"live:{n.split('/')[0]}", *n.split("/", 2)) for n in seen}
+        await checked.memory.observe([], gone, {})
+        await checked.until(1020.0)
+        missing = [["presence", "present", "missing", "error"]]
+        assert checked.fields == dict.fromkeys(seen, missing)
+        assert await checked.tracker.unobserved(lambda _kind_id: "") == []
+        plugins["cron"]["exclusive"] = False
+        await checked.declare(plugins, tmp_path)
+        await checked.until(1030.0)
+        assert checked.fields == {f"net/listener/{port}": missing}
+
+
+async def test_files_are_claimed_where_a_folder_is_complete(tmp_path: Path) -> None:
+    """A file that comes into a folder of parts or leaves it is drift; those of packages are not."""
+    async with checking(tmp_path) as checked:
+        names = ("/etc/sudoers.d/a", "/etc/motd")
+        files = {name: {"mode": "0644"} for name in names}
+        await checked.declare({"files": {"files": files, "exclusive": ["files"]}}, tmp_path)
+        await checked.observe(
+            {f"files/file/{name}": {"mode": "0644"} for name in names}, ["files/file"]
+        )
+        new = {"/etc/x.service.d/b.conf": {}, "/etc/issue": {}, "/etc/cron.d/p": {"package": "p"}}
+        new |= {"/etc/op-dbus/c.d/d": {}}
+        seen = {f"files/file/{name}": {"mode": "0644", **more} for name, more in new.items()}
+        await checked.observe(seen, [])
+        gone = {Identity("live:files", "files", "file", name) for name in names}
+        await checked.memory.observe([], gone, {})
+        await checked.until(1010.0)
+        assert checked.fields == {
+            "files/file//etc/sudoers.d/a": [["presence", "present", "missing", "error"]],
+            "files/file//etc/x.service.d/b.conf": [
+                ["presence", "not declared", "present", "warning"]
+            ],
+        }
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,18 @@ def test_long_values_are_cut_where_they_differ() -> None:
     assert all(len(str(side)) <= 1000 for side in (field.declared, field.observed))
 
 
+@pytest.mark.parametrize(
+    ("observed", "severity"),
+    [("0646", "warning"), ("0664", "warning"), ("0600", "notice"), ("0755", "notice")],
+)
+def test_a_file_that_others_may_write_to_is_a_warning(observed: str, severity: str) -> None:
+    """A mode by which group or others may write where none was declared is worse than another."""
+    row = rule_table.of_declared(("files", "file"))
+    (found,) = compare(row, {"mode": "0644"}, {"mode": observed})
+    assert found.severity.word == severity
+    assert compare(row, {"mode": "0666"}, {"mode": "0664"})[0].severity.word == "notice"
+
+
 def test_commands_have_an_order() -> None:
     """Compare the words of a command in their order."""
     assert names({"command": ["cp", "a", "b"]}, {"command": ["cp", "b", "a"]}) == ["command"]

@@ -108,6 +108,13 @@ def test_a_good_file_has_no_warning() -> None:
     assert judge(json.loads(EXAMPLE.read_text()), observed_kinds.puzzles).warnings == []
 
 
+def test_a_complete_list_may_be_empty() -> None:
+    """Accept that a list claims to have all objects and has none, or has only their names."""
+    none = {"listeners": {}, "exclusive": ["listeners"]}
+    names = {"accounts": {"a": {}}, "exclusive": True}
+    assert rating({"net": none, "users": names}).warnings == []
+
+
 def test_an_ordinal_of_the_files_own_is_a_name() -> None:
     """A name that ends like an ordinal and stands in the file is no repetition."""
     assert rating({"a": {"bs": {"c": {"x": 1}, "c#2": {"x": 1}}}}).warnings == []

@@ -212,6 +212,8 @@ def test_an_absent_package_is_not_told_as_installed(host: Running) -> None:
     listed = run(host, "list", "--where", "status=installed").stdout.splitlines()
     rows = {re.split(r" {2,}", line)[2]: re.split(r" {2,}", line)[-1] for line in listed[1:]}
     assert rows == {"nginx": "installed", "telnetd": "declared installed"}
+    listed = run(host, "list", "--kind", "package").stdout.splitlines()
+    assert {line.split()[2] for line in listed if line.split()[-1] == "only"} == {"telnetd"}
     asked = ("list", "--where", "name=telnetd", "--columns", "name,status", "--json")
     row = json.loads(run(host, *asked).stdout)["objects"][0]
     assert row == {"name": "telnetd", "status": {"declared": "installed"}}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,29 @@ async def test_an_earlier_listing_may_have_been_empty(tmp_path: Path, source: So
     async with observed(tmp_path, source.observer) as host:
         await host.until_shown("house/lamp/desk", colour="red")
     assert rows(tmp_path, "desk") == [("appeared", "start", 0)]
+
+
+async def test_what_is_read_at_intervals_may_have_changed_before_the_stop(
+    tmp_path: Path, source: Source
+) -> None:
+    """Blame no time when op-dbus was not running for a change that was perhaps only not read."""
+    observer = replace(source.observer, polled=frozenset({"lamp"}))
+    async with observed(tmp_path, observer) as host:
+        await host.until_shown("house/lamp/desk", colour="red")
+    source.lamps = {"hall": {"colour": "blue"}}
+    async with observed(tmp_path, observer) as host:
+        await host.until(lambda: host.names == {"house/lamp/hall"})
+        source.lamps["hall"] = {"colour": "green"}
+        source.news.set()
+        await host.until_shown("house/lamp/hall", colour="green")
+    assert [row[:2] for row in rows(tmp_path, "desk")] == [
+        ("appeared", "first"),
+        ("gone", "start:unread"),
+    ]
+    assert [row[:2] for row in rows(tmp_path, "hall")] == [
+        ("appeared", "start:unread"),
+        ("changed", ""),
+    ]
 
 
 async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: Source) -> None:

@@ -26,6 +26,7 @@ from opdbus.state.object import Json, ObjectId
 
 _ACCOUNT: Final = ("users", "account")
 _MEMBERS: Final = "members"
+_COUNT: Final = "member_count"
 _SERVICE: Final = ".service"
 _STARTERS: Final = (".timer", ".socket", ".path")
 _GROUPINGS: Final = (".target", ".slice")
@@ -146,7 +147,9 @@ def _fact(asked: YesOrNo, name: str, found: Sequence[Found], group: Found | None
         members = group.fields[_MEMBERS]
         listed = [str(one) for one in members] if isinstance(members, list) else []
         is_in = name in {one.lower() for one in listed}
-        if not is_in and not any(one.object_id[:2] == _ACCOUNT for one in found):
+        # the list is cut where a group has very many members
+        is_cut = group.fields.get(_COUNT, len(listed)) != len(listed)
+        if not is_in and (is_cut or not any(one.object_id[:2] == _ACCOUNT for one in found)):
             return None
         shown = name_lists.join_first(listed, _MOST_MEMBERS) or "none"
         return Fact(is_in, f"{group.path}: members {shown}")

@@ -65,6 +65,7 @@ class Observer:
     `volatile` has the fields of each kind that move by themselves: they are shown, and are part of
     no text and no comparison. Those that are `derived` are looked up elsewhere, perhaps later: that
     they differ is no change of an object. `appears` waits until what is absent may be there.
+    The kinds in `polled` are read at intervals: their changes may be older than the reading.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Observer:
     volatile: Mapping[str, frozenset[str]] = field(default_factory=dict)
     appears: Callable[[], Coroutine[Any, Any, None]] = _never
     derived: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    polled: frozenset[str] = frozenset()
 
     @property
     def source(self) -> str:

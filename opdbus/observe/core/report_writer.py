@@ -97,7 +97,7 @@ class Writer:
                 new.objects,
                 new.removed_identities,
                 new.volatile,
-                lambda identity: new.whys.get(identity, Cause(self._since)),
+                lambda one: new.whys.get(one, Cause(self._first_cause(one.kind))),
                 new.events,
             )
             if batch.listed and not self._listed:
@@ -123,7 +123,11 @@ class Writer:
 
     def _first_cause(self, kind: str) -> str:
         """Return why new objects differ from the stored ones; empty once a kind was listed."""
-        return "" if kind in self._listed else self._since
+        if kind in self._listed:
+            return ""
+        # the last reading before the stop may have been a while before it
+        is_older = kind in self._observer.polled and self._since in {change.START, change.BOOT}
+        return f"{self._since}:{change.UNREAD}" if is_older else self._since
 
     def _notify_listed(self, kinds: Iterable[str]) -> None:
         kind_ids = frozenset((self._observer.plugin, kind) for kind in kinds)

@@ -284,4 +284,6 @@ def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
     return "; ".join(limits)
 
 
-OBSERVER: Final = Observer("filesystems", "mounts", FileSystems().observe)
+OBSERVER: Final = Observer(
+    "filesystems", "mounts", FileSystems().observe, polled=frozenset({"mount"})
+)

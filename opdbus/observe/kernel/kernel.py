@@ -182,4 +182,4 @@ def _is_apart(passed: socket.socket | None) -> bool:
 
 def observer(events: Uevents) -> Observer:
     """Return the observer; other observers share `events`."""
-    return Observer("kernel", "kernel", Kernel(events).observe)
+    return Observer("kernel", "kernel", Kernel(events).observe, polled=frozenset({"sysctl"}))

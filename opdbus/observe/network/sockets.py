@@ -196,7 +196,7 @@ class Sockets:
 
 def observer(passed: socket.socket | None) -> Observer:
     """Return the observer; `passed` is the sock_diag socket that systemd passed."""
-    return Observer("sockets", "net", Sockets(passed).observe)
+    return Observer("sockets", "net", Sockets(passed).observe, polled=frozenset({"listener"}))
 
 
 async def _follow_units(changed: asyncio.Event, purposes: LookupCache[str, str]) -> None:
