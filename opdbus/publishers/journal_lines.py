@@ -129,7 +129,8 @@ def read_entry(line: bytes) -> Entry | None:
     try:
         row = json.loads(line)
         fields = {name: value for name, value in row.items() if isinstance(value, str)}
-        at = int(fields["__REALTIME_TIMESTAMP"])
+        # the kernel's time of sending: a busy journald receives late
+        at = int(fields.get("_SOURCE_REALTIME_TIMESTAMP") or fields["__REALTIME_TIMESTAMP"])
         int(fields.get("_UID", 0))
         return Entry(at, fields["__CURSOR"], fields, _text(row.get("MESSAGE")))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
