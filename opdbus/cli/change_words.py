@@ -507,8 +507,12 @@ def _describe_note(change: Change, user: Callable[[int], str]) -> ChangeWords | 
         return None
     after = {path: json.loads(new) for path, _, new in change["fields"] if new}
     if change["kind"] == "failure":
-        last = [str(one.get("why", "")) for one in _dicts(after.get("failed"))]
-        return ChangeWords(change["name"], "logged before it failed", "; ".join(last))
+        last = _dicts(after.get("failed"))
+        is_logged = any(one.get("why") in _list(one.get("lines")) for one in last)
+        why = "; ".join(str(one.get("why", "")) for one in last)
+        return ChangeWords(
+            change["name"], "logged before it failed" if is_logged else "failed", why
+        )
     if change["kind"] == "user":
         ran = [_describe_act(act) for act in _dicts(after.get("ran"))]
         root = [_describe_act(act) for act in _dicts(after.get("as_root"))]
@@ -520,8 +524,12 @@ def _describe_note(change: Change, user: Callable[[int], str]) -> ChangeWords | 
     return None
 
 
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _dicts(value: object) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [one for one in _list(value) if isinstance(one, dict)]
 
 
 def _describe_act(act: Mapping[str, Any]) -> str:

@@ -76,8 +76,10 @@ SAID = [
     (note("changed", "journal/user", "bob", as_root=([STOP], [])), "user bob is root no longer"),
     (note("changed", "journal/user", "bob", as_root=(1, "x"), ran=({}, [1, [], {"with": 3}])),
      "user bob ran as root: 3"),
-    (note("appeared", "journal/failure", "a.service", failed=(None, [{"why": "error: x"}])),
-     "a.service logged before it failed: error: x"),
+    (note("appeared", "journal/failure", "a.service", failed=(None, [{"why": "error: x",
+     "lines": ["error: x"]}])), "a.service logged before it failed: error: x"),
+    (note("changed", "journal/failure", "a.service", failed=([], [{"why": "killed by a signal"}])),
+     "a.service failed: killed by a signal"),
     (note("gone", "journal/reader", "op-dbus-journal"), "the journal is read no longer"),
     # another publisher's, which anybody in the group may write
     (change("appeared", "journal/user", "alice", ran=(None, [STOP]), source="publish:journal",
