@@ -24,9 +24,10 @@ from opdbus.state.object import Json
 PUBLISHER: Final = "op-dbus-journal"
 SOURCE: Final = "publish:journal"
 READER: Final = "publish:journal.reader"
-READER_KIND: Final = ("journal", "reader")
-USER: Final = ("journal", "user")
-FAILURE: Final = ("journal", "failure")
+JOURNAL: Final = "journal"
+READER_KIND: Final = (JOURNAL, "reader")
+USER: Final = (JOURNAL, "user")
+FAILURE: Final = (JOURNAL, "failure")
 # A command's change may come so late, as a stop may, and be recorded this much too early.
 _MOST_LATE: Final = 120 * 1_000_000
 MOST_EARLY: Final = 250_000

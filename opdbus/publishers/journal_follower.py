@@ -331,7 +331,7 @@ class Follower:
                 await self._client.withdraw([paths.of("journal", "failure", name) for name in gone])
 
     async def _describe(self, failure: Failure) -> Published | None:
-        """Return a failed unit's last lines; None if it had none."""
+        """Return why a unit failed, and its last lines; None if nothing says why."""
         if not failure.run:
             return None
         begin = failure.at // 1_000_000 - _RUN_SECONDS
@@ -342,12 +342,12 @@ class Follower:
             # what PID 1 says of a run that never came to say anything itself
             or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
-        if not lines:
+        if not (why := journal_lines.describe_reason(failure.result, lines)):
             return None
         last = {
             "at": _format_time(failure.at),
             "result": failure.result,
-            "why": journal_lines.main_line(lines),
+            "why": why,
             "lines": [line.text for line in lines[-_MOST_LINES:]],
         }
         # a list is one field of a change, with all of it
@@ -365,7 +365,7 @@ class Follower:
                     priority = entry.fields.get("PRIORITY", "6")
                     level = int(priority) if priority.isdecimal() else 6
                     found += [
-                        Line(escape(text.strip(), _LINE), level)
+                        Line(escape(text.strip(), _LINE), level, entry.fields.get("_PID") == "1")
                         for text in split_lines(entry.message)[-_MOST_READ:]
                         if text.strip()
                     ]

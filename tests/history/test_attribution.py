@@ -216,6 +216,8 @@ def test_a_change_is_of_who_did_it(tmp_path: Path) -> None:
         # anybody may publish under this name
         await host.say("user", "bob", owner=4711, source="journal", ran=stop, as_root=[])
         assert await host.change() == Attribution()
+        (forged,) = await history_reader.first_rows(host.memory, Filter(plugin="journal"), 1)
+        assert not attribution.is_believed(forged)
         await host.memory.withdraw([_user("bob")], 4711)
         await host.say("user", "bob", ran=ran("/usr/bin/systemctl stop chrony", NOW - 300))
         assert await host.change() == Attribution()

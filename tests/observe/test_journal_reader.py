@@ -142,13 +142,27 @@ def test_what_is_no_entry(line: bytes) -> None:
     [
         (("starting", 'web: [emerg] unknown directive "x"', "configuration test failed"), 1),
         (("Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: x"), 2),
+        (("line 1: Bad configuration option: X", "terminating, 2 bad configuration options"), 0),
         (("cannot open /etc/a", "bye"), 0),
         (("one", "two"), 1),
     ],
 )
-def test_the_main_line(lines: tuple[str, ...], wanted: int) -> None:
-    """The gravest line says why a unit failed, of equal ones the last."""
-    assert journal_lines.main_line([Line(text, 6) for text in lines]) == lines[wanted]
+def test_the_reason_of_a_failure(lines: tuple[str, ...], wanted: int) -> None:
+    """The first line about an error says why a unit failed, without any the last line."""
+    said = [Line(text, 6) for text in lines]
+    of_systemd = Line("Failed to start a.service.", 3, is_of_systemd=True)
+    reason = journal_lines.describe_reason
+    assert reason("exit-code", [of_systemd, *said, of_systemd]) == lines[wanted]
+    assert reason("exit-code", [Line("of priority err", 3), *said]) == "of priority err"
+    cause = Line("a.service: Failed to load environment files: No such file", 3, is_of_systemd=True)
+    assert reason("resources", [of_systemd, cause, of_systemd]) == cause.text
+
+
+def test_the_reason_of_a_killed_unit() -> None:
+    """Of a unit that was killed, systemd's result is the reason, whatever it had logged."""
+    for lines in ([], [Line("error: harmless", 3)]):
+        assert journal_lines.describe_reason("signal", lines) == "killed by a signal"
+        assert journal_lines.describe_reason("oom-kill", lines) == "killed since memory was short"
 
 
 def test_texts_of_others_are_escaped() -> None:

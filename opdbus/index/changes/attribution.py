@@ -179,11 +179,17 @@ def _believed() -> Collection[int]:
 
 
 def _is_ours(row: Row) -> bool:
-    if row.identity.object_id == _READER:
-        # at worst it says too often that nothing was known any more
-        return True
+    # at worst the reader's rows say too often that nothing was known any more
+    return row.identity.object_id == _READER or is_believed(row)
+
+
+def is_believed(row: Row) -> bool:
+    """Return whether the journal's reader, or root, published what a row has of the journal."""
+    if row.identity.object_id == _READER and row.change_type == "gone":
+        return True  # with its connection: the cause names nobody
     uid = row.cause.rpartition(" uid ")[2]
-    return row.identity.source == acts.SOURCE and uid.isdecimal() and int(uid) in _believed()
+    is_of_source = row.identity.source in {acts.SOURCE, acts.READER}
+    return is_of_source and uid.isdecimal() and int(uid) in _believed()
 
 
 def _is_failure(row: Row) -> bool:
