@@ -5,6 +5,7 @@ shortly before is not enough.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -193,9 +194,14 @@ def time_of(value: Json) -> int:
         return 0
 
 
-def is_timely(act: Act, row: Row) -> bool:
-    """Return whether a command came before a change, but not long before."""
-    return -MOST_EARLY <= row.at - act.at <= _MOST_LATE
+def timely(commands: Sequence[Act], row: Row) -> Sequence[Act]:
+    """Return the commands, in order of time, that came before a change, but not long before."""
+    first = bisect_left(commands, row.at - _MOST_LATE, key=_time)
+    return commands[first : bisect_right(commands, row.at + MOST_EARLY, key=_time)]
+
+
+def _time(act: Act) -> int:
+    return act.at
 
 
 def may_be_of_user(row: Row) -> bool:

@@ -217,7 +217,7 @@ def test_a_change_is_of_who_did_it(tmp_path: Path) -> None:
         await host.say("user", "bob", owner=4711, source="journal", ran=stop, as_root=[])
         assert await host.change() == Attribution()
         (forged,) = await history_reader.first_rows(host.memory, Filter(plugin="journal"), 1)
-        assert not attribution.is_believed(forged)
+        assert not attribution.is_believed(attribution.believed_users(), forged)
         await host.memory.withdraw([_user("bob")], 4711)
         await host.say("user", "bob", ran=ran("/usr/bin/systemctl stop chrony", NOW - 300))
         assert await host.change() == Attribution()
@@ -332,5 +332,37 @@ def test_why_a_unit_failed(tmp_path: Path) -> None:
         known = await attribution.last_failure(host.memory, unit)
         assert known
         assert known.why == "could not bind"
+
+    live(tmp_path, work)
+
+
+def test_a_session_of_days_ago_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of days with more rows than are read at once, each is as if it had been asked for alone."""
+
+    async def work(host: Live) -> None:
+        shell = ran("/bin/bash", NOW)
+        await host.say("user", "bob", ran=[], as_root=shell)
+        host.clock[0] += 10
+        open_then = await host.change()
+        host.clock[0] += 10
+        await host.say("user", "bob", ran=[], as_root=[])
+        monkeypatch.setattr(attribution, "_MOST_ROWS", 20)
+        for _ in range(50):
+            host.clock[0] += 100
+            await host.say("user", "bob", ran=ran("/usr/bin/id", host.clock[0]), as_root=[])
+        host.clock[0] += 10
+        assert await host.change() == Attribution()
+        host.clock[0] += 1
+        await host.say("user", "bob", ran=ran("systemctl stop chrony", host.clock[0]), as_root=[])
+        stopped = await host.change()
+        assert stopped.by
+        for _ in range(50):
+            host.clock[0] += 7200
+            assert await host.change() == Attribution()
+        rows = await history_reader.first_rows(host.memory, Filter(plugin="systemd"), 1000)
+        known = await attribution.attribute(host.memory, rows)
+        assert [known[row.seq] for row in reversed(rows) if row.seq in known] == [
+            open_then, stopped,
+        ]  # fmt: skip
 
     live(tmp_path, work)
