@@ -144,6 +144,17 @@ class Act:
         """The commands in its line that change anything, each as words."""
         return [*filter(command_lines.is_acting, command_lines.commands(self.command))]
 
+    def named(self, kind_id: tuple[str, ...]) -> Sequence[tuple[Sequence[str], AbstractSet[str]]]:
+        """Return its commands, each with the names of objects of a kind that it may change."""
+        if kind_id not in self._named:
+            names = (_names(words, kind_id, self.folder) for words in self.commands)
+            self._named[kind_id] = [*zip(self.commands, names, strict=True)]
+        return self._named[kind_id]
+
+    @cached_property
+    def _named(self) -> dict[tuple[str, ...], Sequence[tuple[Sequence[str], AbstractSet[str]]]]:
+        return {}
+
 
 def values_of(row: Row, field: str) -> tuple[Json, Json] | None:
     """Return the values of a field before and after a row; None if it did not change."""
@@ -227,7 +238,7 @@ def explains(act: Act, row: Row) -> bool:
         return row.identity[1:3] == _PACKAGE and any(line == ran for line in lines)
     is_of_run = row.identity[1:3] == _PACKAGE and row.cause.startswith(("dpkg:", "rpm:"))
     return (is_of_run or may_be_of_user(row)) and any(
-        _explains(words, act.folder, row) for words in act.commands
+        _explains(words, names, row) for words, names in act.named(row.identity[1:3])
     )
 
 
@@ -239,7 +250,7 @@ def ends(act: Act, row: Row) -> bool:
     if row.at < act.at:
         return False
     name, kind_id = row.identity.name, row.identity[1:3]
-    for words in act.commands:
+    for words, names in act.named(kind_id):
         program = PurePosixPath(words[0]).name
         if kind_id == _UNIT:
             does, happened = _acts_on_unit(words, program, name), _changes_of_unit(row)
@@ -247,7 +258,7 @@ def ends(act: Act, row: Row) -> bool:
             if is_of_run or "file" in does & happened:
                 return True
         elif (kind_id, name) == _FIXED.get(program) or (
-            program in _PROGRAMS.get(kind_id, ()) and name in _names(words, kind_id, act.folder)
+            program in _PROGRAMS.get(kind_id, ()) and name in names
         ):
             return True
     return False
@@ -270,19 +281,17 @@ def _command_line(words: Sequence[str]) -> str:
     return " ".join([PurePosixPath(words[0]).name, *words[1:]]) if words else ""
 
 
-def _explains(words: Sequence[str], folder: str, row: Row) -> bool:
+def _explains(words: Sequence[str], names: AbstractSet[str], row: Row) -> bool:
     program, kind_id = PurePosixPath(words[0]).name, row.identity[1:3]
     if kind_id == _UNIT:
         return _is_of_unit(words, program, row)
     if (kind_id, row.identity.name) == _FIXED.get(program):
         return _fits(words, program, row)
+    if program not in _PROGRAMS.get(kind_id, ()) or row.identity.name not in names:
+        return False
     is_removing = program in _REMOVING or not _REMOVING_WORDS.get(kind_id, set()).isdisjoint(words)
     is_fitting = {"gone": is_removing, "appeared": not is_removing}.get(row.change_type, True)
-    is_fitting = is_fitting or program == "mv"
-    if program not in _PROGRAMS.get(kind_id, ()) or not is_fitting:
-        return False
-    is_named = row.identity.name in _names(words, kind_id, folder)
-    return is_named and _fits(words, program, row)
+    return (is_fitting or program == "mv") and _fits(words, program, row)
 
 
 def _is_of_unit(words: Sequence[str], program: str, row: Row) -> bool:

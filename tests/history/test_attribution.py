@@ -1,6 +1,7 @@
 """Who brought a change about: commands that name the object and do that, and nothing else."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.history import acts
+from opdbus.history import acts, command_lines
 from opdbus.history.acts import Act
 from opdbus.history.change import Cause, Change, ChangeType, FieldChange
 from opdbus.history.forget import Target
@@ -364,5 +365,27 @@ def test_a_session_of_days_ago_is_over(tmp_path: Path, monkeypatch: pytest.Monke
         assert [known[row.seq] for row in reversed(rows) if row.seq in known] == [
             open_then, stopped,
         ]  # fmt: skip
+
+    live(tmp_path, work)
+
+
+def test_commands_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many changes and a command cost one reading of its words, and not the event loop's time."""
+    parsed: list[bool] = []
+    parse = command_lines.commands
+
+    def watch(text: str) -> Any:
+        parsed.append(threading.current_thread() is threading.main_thread())
+        return parse(text)
+
+    async def work(host: Live) -> None:
+        await host.say("user", "bob", ran=ran("systemctl stop chrony", NOW - 1), as_root=[])
+        await host.change()
+        for number in range(20):
+            await host.change(cause=f"job:{number} stop")
+        rows = await history_reader.first_rows(host.memory, Filter(plugin="systemd"), 1000)
+        monkeypatch.setattr(command_lines, "commands", watch)
+        assert len(await attribution.attribute(host.memory, rows)) == 2
+        assert parsed == [False]
 
     live(tmp_path, work)
