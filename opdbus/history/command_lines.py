@@ -47,6 +47,8 @@ _LOOKING_OF: Final[Mapping[str, re.Pattern[str]]] = {
     **dict.fromkeys(("vi", "vim", "nvim", "ex"), re.compile(r"-[RMm]")),
     # of the manager of users, or of another host
     "systemctl": re.compile(r"-[MH].*|--(?:user|global|machine|host|root|image)(?:=.*)?"),
+    "sudo": re.compile(r"-n?[lv]+|--list|--validate"),
+    "command": re.compile(r"-[vV]"),
     "rpm": re.compile(r"-\w*[qVK]\w*"),
     "chage": re.compile(r"-[a-zA-Z]*l"),
     "passwd": re.compile(r"-a?Sa?"),
@@ -99,7 +101,9 @@ def _commands(words: Sequence[str], depth: int) -> Iterator[Sequence[str]]:
         if _ASSIGNMENT.fullmatch(words[0]):
             words = words[1:]
         elif program in _WRAPPERS:
-            given = _split(words[1:], _WRAPPERS[program], is_wrapper=True)[1]
+            options, given = _split(words[1:], _WRAPPERS[program], is_wrapper=True)
+            if program in _LOOKING_OF and any(map(_LOOKING_OF[program].fullmatch, options)):
+                return
             words = given[program == "timeout" :]
         else:
             break

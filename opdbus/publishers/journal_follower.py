@@ -150,6 +150,11 @@ class Notes:
 
     def _begin(self, began: Began) -> None:
         key, act, is_open = began
+        if act.user == journal_lines.ROOT and act.program not in {"ssh", "login"}:
+            # root was root before
+            is_open = False
+            if not act.command:
+                return
         acts = self.acts.setdefault(act.user, {})
         if act.program == "ssh":
             act = act._replace(folder=f"from {self._addresses.pop(key, 'an unknown address')}")

@@ -165,6 +165,24 @@ def test_the_reason_of_a_killed_unit() -> None:
         assert journal_lines.describe_reason("oom-kill", lines) == "killed since memory was short"
 
 
+def test_sessions_of_root_itself() -> None:
+    """That root became root with su is nothing; its commands are, and that it logged in."""
+    notes = journal_follower.Notes({})
+
+    def take(message: str, program: str, pid: str) -> None:
+        notes.take(json.dumps(row(message, program, _PID=pid)).encode())
+
+    take(f"pam_unix(su:session): {OPENED} root(uid=0)", "su", "1")
+    take("pam_unix(su:session): session closed for user root", "su", "1")
+    assert notes.users() == []
+    take(SUDO.replace("bob", "root"), "sudo", "2")
+    take(f"pam_unix(sudo:session): {OPENED} root(uid=0)", "sudo", "2")
+    take(f"pam_unix(login:session): {OPENED} LOGIN(uid=0)", "login", "3")
+    ((_, _, user, fields),) = notes.users()
+    assert (user, [act["with"] for act in fields["ran"]]) == ("root", ["sudo"])
+    assert [act["with"] for act in fields["as_root"]] == ["login"]
+
+
 def test_texts_of_others_are_escaped() -> None:
     """What cannot be printed is escaped, and the length is bounded."""
     assert journal_lines.escape("a\x1b[31m\u202eb\x00\n") == r"a\x1b[31m\u202eb\x00\n"
