@@ -65,12 +65,14 @@ _SETTING: Final = re.compile(
 )
 _OF_APT: Final = re.compile(
     r"(?:install|reinstall|remove|purge|upgrade|full-upgrade|dist-upgrade|safe-upgrade|autoremove"
-    r"|autopurge|build-dep|satisfy|hold|unhold|markauto|unmarkauto|auto|manual)\b.*",
+    r"|autopurge|build-dep|satisfy|dselect-upgrade"
+    r"|hold|unhold|markauto|unmarkauto|auto|manual)\b.*",
     re.DOTALL,
 )
 _OF_DNF: Final = re.compile(
     r"(?:install|localinstall|reinstall|remove|erase|autoremove|swap|up|update|patch|upgrade"
-    r"|upgrade-minimal|downgrade|distro-sync|in|rm|dup|dist-upgrade|add|del|fix)\b.*",
+    r"|upgrade-minimal|downgrade|distro-sync|in|rm|dup|dist-upgrade|add|del|fix"
+    r"|group\w*|module|history|builddep|system-upgrade)\b.*",
     re.DOTALL,
 )
 _ACTING: Final[Mapping[str, re.Pattern[str]]] = {
