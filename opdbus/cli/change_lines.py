@@ -119,6 +119,8 @@ def _words_of_journal(change: Change) -> str:
     for act, since in change.get("as_root", ()):
         user, _, how = act.partition(" with ")
         found += f", while {user} was root since {format_stamp(since)} ({how})"
+    if others := change.get("as_root_others"):
+        found += f", and {others:,} other {plural('session', others)} as root"
     why = name_lists.shorten(change.get("why", ""), change_words.MAX_ACT)
     return found + (f", why: {why}" if why else "")
 

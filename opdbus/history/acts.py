@@ -5,16 +5,18 @@ shortly before is not enough.
 """
 
 import re
-import shlex
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import pairwise, takewhile
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from opdbus.history import jobs
+from opdbus.history import command_lines, jobs
 from opdbus.history.row_filter import Row
 from opdbus.state.object import Json
 
@@ -37,14 +39,6 @@ _PACKAGE: Final = ("packages", "package")
 _SUFFIX: Final = re.compile(
     r"\.(?:service|socket|timer|path|mount|automount|swap|target|slice|scope|device)$"
 )
-_ASSIGNMENT: Final = re.compile(r"\w+=.*", re.DOTALL)
-_BETWEEN: Final = re.compile(r"[;&|\n]+")
-# Commands that run the one after them, and those that run a script.
-_WRAPPERS: Final = frozenset(
-    "env nohup nice ionice setsid command exec time run0 sudo doas".split()
-)
-_SHELLS: Final = frozenset("sh bash dash zsh ksh ash".split())
-_DEEPEST: Final = 3
 _RESTARTS: Final[AbstractSet[str]] = frozenset(("start", "stop", "restart", "reload"))
 # The changes of a unit that a verb of systemctl brings about: acts of jobs, and `file` and `reset`.
 _VERBS: Final[Mapping[str, AbstractSet[str]]] = {
@@ -64,6 +58,8 @@ _VERBS: Final[Mapping[str, AbstractSet[str]]] = {
 }
 _NOW: Final = {"enable": "start", "disable": "stop", "mask": "stop", "reenable": "start"}
 _OF_FILES: Final = frozenset(("unit_file_state", "enabled", "masked", "drop_ins", "fragment_path"))
+# Programs whose last argument is what they change, with mv the others, too.
+_TO_LAST: Final = frozenset(("cp", "mv", "install", "ln", "rsync", "mount"))
 # Programs that change objects of a kind that they name, and those that change one object.
 _PROGRAMS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
     ("users", "account"): frozenset(
@@ -110,16 +106,21 @@ _FILE_VERBS: Final[Mapping[str, tuple[str, bool]]] = {
     "unmask": ("masked", False),
 }
 _OCTAL: Final = re.compile(r"[0-7]{1,5}")
-_REMOVING: Final = frozenset(
-    "userdel deluser groupdel delgroup rm unlink mv umount rmmod remove purge autoremove erase del"
-    " -r -P -e --remove --purge".split()
-)
+_REMOVING: Final = frozenset("userdel deluser groupdel delgroup rm unlink mv umount rmmod".split())
+_REMOVING_WORDS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
+    _PACKAGE: frozenset(
+        "remove purge autoremove autopurge erase del rm -r -R -Rs -Rns -P -e --remove --purge"
+        " --erase".split()
+    ),
+    ("kernel", "module"): frozenset(("-r", "--remove")),
+}
 # Kinds of objects whose changes are the work of somebody, if of nobody else's.
 KINDS: Final = frozenset((_UNIT, *_PROGRAMS, ("system", "fact")))
 _PACKAGE_RUN: Final = re.compile(r"(?:apt|dpkg|rpm):\d{4}-\d\d-\d\dT\S+ (.+)", re.DOTALL)
 
 
-class Act(NamedTuple):
+@dataclass(frozen=True)
+class Act:
     """A command that a user ran as root at a time in microseconds since 1970; `seq` is its row."""
 
     user: str
@@ -137,6 +138,22 @@ class Act(NamedTuple):
             program = program.rpartition("/")[2]
         command = f"{program}{space}{rest}"[:_SHOWN] or self.folder
         return " ".join(filter(None, (self.user, "with", self.program, command)))
+
+    @cached_property
+    def commands(self) -> Sequence[Sequence[str]]:
+        """The commands in its line that change anything, each as words."""
+        return [*filter(command_lines.is_acting, command_lines.commands(self.command))]
+
+    def named(self, kind_id: tuple[str, ...]) -> Sequence[tuple[Sequence[str], AbstractSet[str]]]:
+        """Return its commands, each with the names of objects of a kind that it may change."""
+        if kind_id not in self._named:
+            names = (_names(words, kind_id, self.folder) for words in self.commands)
+            self._named[kind_id] = [*zip(self.commands, names, strict=True)]
+        return self._named[kind_id]
+
+    @cached_property
+    def _named(self) -> dict[tuple[str, ...], Sequence[tuple[Sequence[str], AbstractSet[str]]]]:
+        return {}
 
 
 def values_of(row: Row, field: str) -> tuple[Json, Json] | None:
@@ -188,9 +205,14 @@ def time_of(value: Json) -> int:
         return 0
 
 
-def is_timely(act: Act, row: Row) -> bool:
-    """Return whether a command came before a change, but not long before."""
-    return -MOST_EARLY <= row.at - act.at <= _MOST_LATE
+def timely(commands: Sequence[Act], row: Row) -> Sequence[Act]:
+    """Return the commands, in order of time, that came before a change, but not long before."""
+    first = bisect_left(commands, row.at - _MOST_LATE, key=_time)
+    return commands[first : bisect_right(commands, row.at + MOST_EARLY, key=_time)]
+
+
+def _time(act: Act) -> int:
+    return act.at
 
 
 def may_be_of_user(row: Row) -> bool:
@@ -212,11 +234,11 @@ def explains(act: Act, row: Row) -> bool:
     if run := _PACKAGE_RUN.fullmatch(row.cause):
         # apt's log has its command line: another run than this one had another
         ran = _command_line(run[1].split())
-        lines = (_command_line(words) for words in commands(act.command))
+        lines = map(_command_line, act.commands)
         return row.identity[1:3] == _PACKAGE and any(line == ran for line in lines)
     is_of_run = row.identity[1:3] == _PACKAGE and row.cause.startswith(("dpkg:", "rpm:"))
     return (is_of_run or may_be_of_user(row)) and any(
-        _explains(words, act.folder, row) for words in commands(act.command)
+        _explains(words, names, row) for words, names in act.named(row.identity[1:3])
     )
 
 
@@ -228,7 +250,7 @@ def ends(act: Act, row: Row) -> bool:
     if row.at < act.at:
         return False
     name, kind_id = row.identity.name, row.identity[1:3]
-    for words in commands(act.command):
+    for words, names in act.named(kind_id):
         program = PurePosixPath(words[0]).name
         if kind_id == _UNIT:
             does, happened = _acts_on_unit(words, program, name), _changes_of_unit(row)
@@ -236,7 +258,7 @@ def ends(act: Act, row: Row) -> bool:
             if is_of_run or "file" in does & happened:
                 return True
         elif (kind_id, name) == _FIXED.get(program) or (
-            program in _PROGRAMS.get(kind_id, ()) and name in _names(words[1:], kind_id, act.folder)
+            program in _PROGRAMS.get(kind_id, ()) and name in names
         ):
             return True
     return False
@@ -259,37 +281,17 @@ def _command_line(words: Sequence[str]) -> str:
     return " ".join([PurePosixPath(words[0]).name, *words[1:]]) if words else ""
 
 
-def commands(text: str, depth: int = 0) -> Iterator[Sequence[str]]:
-    """Yield the commands in a command line, each as words: also those of a shell's script."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = text.split()
-    while words and (_ASSIGNMENT.fullmatch(words[0]) or PurePosixPath(words[0]).name in _WRAPPERS):
-        words = words[1:]
-    if not words or depth > _DEEPEST:
-        return
-    if PurePosixPath(words[0]).name in _SHELLS and "-c" in words:
-        # older versions of sudo log a script without its quotes
-        script = " ".join(words[words.index("-c") + 1 :])
-        for part in _BETWEEN.split(script):
-            yield from commands(part, depth + 1)
-        return
-    yield words
-
-
-def _explains(words: Sequence[str], folder: str, row: Row) -> bool:
+def _explains(words: Sequence[str], names: AbstractSet[str], row: Row) -> bool:
     program, kind_id = PurePosixPath(words[0]).name, row.identity[1:3]
     if kind_id == _UNIT:
         return _is_of_unit(words, program, row)
     if (kind_id, row.identity.name) == _FIXED.get(program):
         return _fits(words, program, row)
-    is_removing = program in _REMOVING or not _REMOVING.isdisjoint(words[1:])
-    is_fitting = {"gone": is_removing, "appeared": not is_removing}.get(row.change_type, True)
-    if program not in _PROGRAMS.get(kind_id, ()) or not is_fitting:
+    if program not in _PROGRAMS.get(kind_id, ()) or row.identity.name not in names:
         return False
-    is_named = row.identity.name in _names(words[1:], kind_id, folder)
-    return is_named and _fits(words, program, row)
+    is_removing = program in _REMOVING or not _REMOVING_WORDS.get(kind_id, set()).isdisjoint(words)
+    is_fitting = {"gone": is_removing, "appeared": not is_removing}.get(row.change_type, True)
+    return (is_fitting or program == "mv") and _fits(words, program, row)
 
 
 def _is_of_unit(words: Sequence[str], program: str, row: Row) -> bool:
@@ -367,18 +369,29 @@ def _changes_of_unit(row: Row) -> AbstractSet[str]:
 
 
 def _names(words: Sequence[str], kind_id: tuple[str, ...], folder: str) -> AbstractSet[str]:
-    """Return the names of objects of a kind that the arguments of a command may mean."""
-    found = set()
-    for word in words:
-        value = word.partition("=")[2] if word.startswith("--") else word
-        parts = [value] if kind_id == ("files", "file") else value.split(",")
-        for part in parts:
-            if kind_id == _PACKAGE:
-                name = PurePosixPath(part).name.partition("_")[0]
-                found.add("".join(takewhile(lambda c: c not in "=/:", name)) or part)
-            elif kind_id == ("kernel", "sysctl"):
-                found.add(part.partition("=")[0])
-            elif kind_id in {("files", "file"), ("mounts", "mount")} and folder:
-                found.add(str(PurePosixPath(folder, part)))
-            found.add(part)
-    return found
+    """Return the names of objects of a kind that a command may change."""
+    options, given = command_lines.split(words)
+    if kind_id == ("kernel", "sysctl"):
+        return {word.partition("=")[0] for word in given if "=" in word}
+    if kind_id in {("files", "file"), ("mounts", "mount")}:
+        paths = _paths(PurePosixPath(words[0]).name, options, given)
+        return {*paths, *(str(PurePosixPath(folder, path)) for path in paths if folder)}
+    values = (word.partition("=")[2] for word in options if word.startswith("--"))
+    parts = {part for word in (*values, *given) for part in word.split(",")}
+    if kind_id != _PACKAGE:
+        return parts
+    names = (PurePosixPath(part).name.partition("_")[0] for part in parts)
+    return parts | {"".join(takewhile(lambda c: c not in "=/:", name)) for name in names}
+
+
+def _paths(program: str, options: Sequence[str], given: Sequence[str]) -> Sequence[str]:
+    """Return the files, folders or mount points that a command changes."""
+    if program == "dd":
+        return [word[3:] for word in given if word.startswith("of=")]
+    if program not in _TO_LAST:
+        return given
+    *sources, last = given or [""]
+    if any(option.startswith(("-t", "--target-directory")) for option in options):
+        return given if program == "mv" else []
+    inside = [str(PurePosixPath(last, PurePosixPath(source).name)) for source in sources]
+    return [last, *inside, *(sources if program == "mv" else [])]

@@ -14,7 +14,7 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.history1 import HistoryInterface
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker
-from opdbus.errors import NotKept
+from opdbus.errors import LimitsExceeded, NotKept
 from opdbus.history.change import Cause, Change, ChangeType, FieldChange
 from opdbus.history.ledger import UNCHECKED
 from opdbus.index.catalogue.catalogue import Catalogue
@@ -25,7 +25,7 @@ from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity, ObjectId, StateObject
+from opdbus.state.object import Identity, Json, ObjectId, StateObject
 
 PACKAGE = "/org/opdbus/state/packages/package/x"
 ROOT = contract.Caller(":1.1", 0)
@@ -231,3 +231,29 @@ def hide(store: Store, last: int) -> None:
     """Hide rows, as after an update until they were looked through."""
     with store.transaction():
         store.set_fact(UNCHECKED, str(last))
+
+
+@work_of(run, "tmp_path", handed=2)
+async def test_what_is_added_to_changes_is_within_the_limit(
+    memory: StateStore, history: HistoryInterface
+) -> None:
+    """A change names the last three of the open sessions, and replies are limited with these."""
+    shells: list[Json] = [
+        {
+            "at": f"2020-01-01T00:00:0{n}+00:00",
+            "with": "sudo",
+            "command": "x" * 190,
+        }
+        for n in range(6)
+    ]
+    user = Identity("publish:journal", "journal", "user", "bob")
+    fields: dict[str, Json] = {"ran": [], "as_root": shells}
+    await memory.publish([StateObject(user, fields)], 0, cause="bus::1.9 uid 0")
+    unit = Identity("live:x", "systemd", "unit", "web.service")
+    change = Change(unit, "changed", Cause("job:7 stop"), [STOPPED])
+    await memory.record([change] * 2000, lambda _: None)
+    (found,) = await history.changes(ROOT, {"plugin": "systemd"}, 1)
+    assert [at % 60_000_000 for _, at in found["as_root"].value] == [3e6, 4e6, 5e6]
+    assert found["as_root_others"].value == 3
+    with pytest.raises(LimitsExceeded):
+        await history.changes(ROOT, {"plugin": "systemd"}, 2000)

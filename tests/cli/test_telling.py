@@ -292,13 +292,16 @@ def test_who_did_it_and_why_stand_behind_the_cause() -> None:
     shell = ["bob with sudo bash", 1_700_000_000_000_000]
     rows = [
         {**stopped, "by": "bob with sudo systemctl stop a", "why": "error: x", "lines": []},
-        {**stopped, "as_root": [shell]},
+        {**stopped, "as_root": [shell], "as_root_others": 2},
     ]
     first, second = map(str, change_lines.group_into_lines(rows))
     said = "a.service stopped: active -> inactive (job 7 stop)"
     assert first == f"{said} by bob with sudo systemctl stop a, why: error: x"
     since = change_lines.format_stamp(shell[1])
-    assert second == f"{said}, while bob was root since {since} (sudo bash)"
+    assert (
+        second
+        == f"{said}, while bob was root since {since} (sudo bash), and 2 other sessions as root"
+    )
 
 
 def test_many_declarations_are_one_line() -> None:

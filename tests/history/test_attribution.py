@@ -1,6 +1,7 @@
 """Who brought a change about: commands that name the object and do that, and nothing else."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.history import acts
+from opdbus.history import acts, command_lines
 from opdbus.history.acts import Act
 from opdbus.history.change import Cause, Change, ChangeType, FieldChange
 from opdbus.history.forget import Target
@@ -66,6 +67,20 @@ FITS: list[tuple[str, Row]] = [
     ("vim /etc/nginx/nginx.conf", row(FILE)),
     ("sed -i s/a/b/ nginx.conf", row(FILE)),
     ("visudo", row("files/file//etc/sudoers")),
+    # other options, wrappers, and targets of copies
+    ("nice -n 10 systemctl stop chrony", row(cause=STOP)),
+    ("sudo -nu root systemctl stop chrony", row(cause=STOP)),
+    ("env -u A B=c timeout -k 9 5 systemctl stop chrony", row(cause=STOP)),
+    ("bash -o pipefail -ec 'true && systemctl stop chrony 2>/dev/null'", row(cause=STOP)),
+    ("dpkg --purge curl", row(PACKAGE, "gone", "dpkg:2026-11-27T12:00:00")),
+    ("rpm -Uvh curl", row(PACKAGE, "changed", "rpm:2026-11-27T12:00:00")),
+    ("apt -y -o A=b install curl", row(PACKAGE, "appeared", "dpkg:2026-11-27T12:00:00")),
+    ("chage -E 2027-01-01 bob", row(ACCOUNT)),
+    ("passwd -l bob", row(ACCOUNT)),
+    ("cp -r /root/nginx.conf /etc/nginx/", row(FILE, "appeared")),
+    ("install -m 644 new nginx.conf", row(FILE)),
+    ("mv /root/new nginx.conf", row(FILE, "appeared")),
+    ("mv nginx.conf old", row(FILE, "gone")),
     ("sysctl -w net.ipv4.ip_forward=1", row("kernel/sysctl/net.ipv4.ip_forward")),
     ("hostnamectl set-hostname web", row("system/fact/hostname")),
     ("chmod 600 /etc/nginx/nginx.conf", row(FILE, fields=[MODE])),
@@ -86,6 +101,31 @@ FITS_NOT: list[tuple[str, Row]] = [
     ("apt-get install wget", row(PACKAGE, "appeared", OF_APT)),
     ("bash", row(cause=STOP)),
     ("", row(cause=STOP)),
+    # only a look
+    ("sudo -l systemctl stop chrony", row(cause=STOP)),
+    ("hostnamectl status", row("system/fact/hostname")),
+    ("hostnamectl hostname", row("system/fact/hostname")),
+    ("hostname -f", row("system/fact/hostname")),
+    ("dpkg -l curl", row(PACKAGE, "changed", "dpkg:2026-11-27T12:00:00")),
+    ("apt show curl", row(PACKAGE, "changed", "dpkg:2026-11-27T12:00:00")),
+    ("apt -s upgrade curl", row(PACKAGE, "changed", "dpkg:2026-11-27T12:00:00")),
+    ("apt-get --dry-run install curl", row(PACKAGE, "changed", "dpkg:2026-11-27T12:00:00")),
+    ("rpm -qi curl", row(PACKAGE, "changed", "rpm:2026-11-27T12:00:00")),
+    ("chage -l bob", row(ACCOUNT)),
+    ("passwd -S bob", row(ACCOUNT)),
+    ("sysctl net.ipv4.ip_forward", row("kernel/sysctl/net.ipv4.ip_forward")),
+    ("sed s/a/b/ nginx.conf", row(FILE)),
+    ("visudo -c", row("files/file//etc/sudoers")),
+    ("systemctl --user stop chrony", row(cause=STOP)),
+    # only what is copied from
+    ("cp nginx.conf nginx.conf.bak", row(FILE)),
+    ("cp -t /root nginx.conf", row(FILE)),
+    ("rsync -a /etc/nginx/nginx.conf host:/root", row(FILE)),
+    ("dd if=nginx.conf of=other", row(FILE)),
+    ("touch -r nginx.conf other", row(FILE)),
+    # only text
+    ("sh -c \"echo 'x; systemctl stop chrony'\"", row(cause=STOP)),
+    ("sh -c echo 'x; systemctl stop chrony'", row(cause=STOP)),
     # somebody else is known to have done it
     ("systemctl start chrony", row(cause="job:7 start by chrony.timer")),
     ("systemctl start chrony", row(cause="job:7 start, automatic")),
@@ -179,7 +219,7 @@ def test_a_change_is_of_who_did_it(tmp_path: Path) -> None:
         await host.say("user", "bob", owner=4711, source="journal", ran=stop, as_root=[])
         assert await host.change() == Attribution()
         (forged,) = await history_reader.first_rows(host.memory, Filter(plugin="journal"), 1)
-        assert not attribution.is_believed(forged)
+        assert not attribution.is_believed(attribution.believed_users(), forged)
         await host.memory.withdraw([_user("bob")], 4711)
         await host.say("user", "bob", ran=ran("/usr/bin/systemctl stop chrony", NOW - 300))
         assert await host.change() == Attribution()
@@ -294,5 +334,59 @@ def test_why_a_unit_failed(tmp_path: Path) -> None:
         known = await attribution.last_failure(host.memory, unit)
         assert known
         assert known.why == "could not bind"
+
+    live(tmp_path, work)
+
+
+def test_a_session_of_days_ago_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of days with more rows than are read at once, each is as if it had been asked for alone."""
+
+    async def work(host: Live) -> None:
+        shell = ran("/bin/bash", NOW)
+        await host.say("user", "bob", ran=[], as_root=shell)
+        host.clock[0] += 10
+        open_then = await host.change()
+        host.clock[0] += 10
+        await host.say("user", "bob", ran=[], as_root=[])
+        monkeypatch.setattr(attribution, "_MOST_ROWS", 20)
+        for _ in range(50):
+            host.clock[0] += 100
+            await host.say("user", "bob", ran=ran("/usr/bin/id", host.clock[0]), as_root=[])
+        host.clock[0] += 10
+        assert await host.change() == Attribution()
+        host.clock[0] += 1
+        await host.say("user", "bob", ran=ran("systemctl stop chrony", host.clock[0]), as_root=[])
+        stopped = await host.change()
+        assert stopped.by
+        for _ in range(50):
+            host.clock[0] += 7200
+            assert await host.change() == Attribution()
+        rows = await history_reader.first_rows(host.memory, Filter(plugin="systemd"), 1000)
+        known = await attribution.attribute(host.memory, rows)
+        assert [known[row.seq] for row in reversed(rows) if row.seq in known] == [
+            open_then, stopped,
+        ]  # fmt: skip
+
+    live(tmp_path, work)
+
+
+def test_commands_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many changes and a command cost one reading of its words, and not the event loop's time."""
+    parsed: list[bool] = []
+    parse = command_lines.commands
+
+    def watch(text: str) -> Any:
+        parsed.append(threading.current_thread() is threading.main_thread())
+        return parse(text)
+
+    async def work(host: Live) -> None:
+        await host.say("user", "bob", ran=ran("systemctl stop chrony", NOW - 1), as_root=[])
+        await host.change()
+        for number in range(20):
+            await host.change(cause=f"job:{number} stop")
+        rows = await history_reader.first_rows(host.memory, Filter(plugin="systemd"), 1000)
+        monkeypatch.setattr(command_lines, "commands", watch)
+        assert len(await attribution.attribute(host.memory, rows)) == 2
+        assert parsed == [False]
 
     live(tmp_path, work)

@@ -6,6 +6,7 @@ import asyncio
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from opdbus.bus import names, paths
@@ -104,18 +105,20 @@ class HistoryInterface:
             if not to.sentence:
                 raise NotKept(f"what row {to.seq} says is not kept: give words instead")
         found = await self._finder.nearest(to, await self._filter(rest), limit)
-        history_reader.require_small([row for one in found for row in (one.found.row, *one.rows)])
-        ranked = await self._send_ranked([one.found for one in found])
-        return [(row, await self._send(one.rows)) for row, one in zip(ranked, found, strict=True)]
+        sent = iter(await self._send([row for one in found for row in (one.found.row, *one.rows)]))
+        return [
+            (next(sent) | _ranking(one.found), list(islice(sent, len(one.rows)))) for one in found
+        ]
 
     async def _send(self, rows: Sequence[Row]) -> list[dict[str, Plain]]:
         """Return rows in the format of the bus, with what is known of who did it and why."""
         known = await attribution.attribute(self._memory, rows)
-        return await each(lambda row: _wire(row, known.get(row.seq, Attribution())), rows)
+        history_reader.require_small(rows, sum(one.size for one in known.values()))
+        believed = attribution.believed_users()
+        return await each(lambda row: _wire(row, known.get(row.seq, Attribution()), believed), rows)
 
     async def _send_ranked(self, found: Sequence[RankedChange]) -> list[dict[str, Plain]]:
         """Return changes that were found by their meaning in the format of the bus."""
-        history_reader.require_small([one.row for one in found])
         rows = await self._send([one.row for one in found])
         return [row | _ranking(one) for row, one in zip(rows, found, strict=True)]
 
@@ -282,7 +285,7 @@ def _filter(given: Given) -> Filter:
     )
 
 
-def _wire(row: Row, known: Attribution) -> dict[str, Plain]:
+def _wire(row: Row, known: Attribution, believed: Collection[int]) -> dict[str, Plain]:
     """Return a row, and who did it and why, in the format of the bus."""
     _, *object_id = row.identity
     found = {
@@ -300,14 +303,17 @@ def _wire(row: Row, known: Attribution) -> dict[str, Plain]:
         "folded": Typed("u", row.coalesced_count),
         "sentence": row.sentence,
         **({"severity": row.severity} if row.severity else {}),
-        **({"believed": attribution.is_believed(row)} if row.identity.plugin == JOURNAL else {}),
     }
+    if row.identity.plugin == JOURNAL:
+        found["believed"] = attribution.is_believed(believed, row)
     if row.text_distance is not None:
         found["moved"] = row.text_distance
     if known.by:
         found |= {"by": str(known.by), "by_row": Typed("t", known.by.seq)}
     if known.meanwhile:
         found["as_root"] = Typed("a(st)", [(str(act), act.at) for act in known.meanwhile])
+    if known.others:
+        found["as_root_others"] = Typed("u", known.others)
     if failure := known.failure:
         found |= {"why": failure.why, "lines": Typed("as", list(failure.lines))}
         found["why_row"] = Typed("t", failure.seq)

@@ -4,12 +4,16 @@ Rows of history stay as they were recorded. What explains them is looked up when
 journal may be read after a change was recorded, and what it said can be forgotten.
 """
 
+import asyncio
 import math
 import os
 import pwd
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
@@ -33,14 +37,20 @@ _FAILURE_EARLY: Final = 5 * _SECOND
 _SLACK: Final = _SECOND // 2
 # A shorter session did what its command says, or nothing that can be told from what came by itself.
 _SHORTEST: Final = _SECOND
-# Rows with a longer pause between them are looked up apart.
-_PAUSE: Final = 3600 * _SECOND
+# Rows of at most this time are looked up together, and the newest in so many groups.
+_TOGETHER: Final = 24 * 3600 * _SECOND
+_MOST_GROUPS: Final = 100
 # Units that come and go with any session.
 _OF_SESSIONS: Final = re.compile(r"(?:user|session|run-user)[-@.].*|.*\.(?:scope|slice)")
 _READER: Final = ObjectId(*acts.READER_KIND, acts.PUBLISHER)
+# What is read of history for one group, and the rows of a user in which the sessions before a time
+# are looked for.
 _MOST_ROWS: Final = 2000
-# Rows of a user in which the sessions before a time are looked for.
+_MOST_ROWS_OF_OBJECTS: Final = 20_000
+_MOST_BYTES: Final = 8 << 20
 _MOST_EARLIER: Final = 50
+# Sessions that are named in one change.
+_MOST_SESSIONS: Final = 3
 
 
 # the user, the time and the command
@@ -48,11 +58,21 @@ _Key: TypeAlias = tuple[str, int, str]
 
 
 class Attribution(NamedTuple):
-    """The command that explains a change, else the sessions as root meanwhile; and a failure."""
+    """The command that explains a change, else the sessions as root meanwhile; and a failure.
+
+    `meanwhile` has the sessions that began last, `others` is the number of those before them.
+    """
 
     by: Act | None = None
     meanwhile: Sequence[Act] = ()
+    others: int = 0
     failure: Failure | None = None
+
+    @property
+    def size(self) -> int:
+        """Its characters in a reply."""
+        failure = (self.failure.why, *self.failure.lines) if self.failure else ()
+        return sum(len(str(one)) for one in (self.by or "", *self.meanwhile, *failure))
 
 
 class _Session(NamedTuple):
@@ -71,37 +91,65 @@ class _Candidates(NamedTuple):
 
     def near(self, row: Row) -> list[Act]:
         """Return the commands shortly before a change, and in sessions that were open."""
-        timely = (act for act in self.commands if acts.is_timely(act, row))
-        every = chain(_present(self.sessions, row), timely)
+        every = chain(_present(self.sessions, row), acts.timely(self.commands, row))
         return [*{_key(act): act for act in every}.values()]
 
     def fitting(self, row: Row) -> list[Act]:
         """Return those that may have brought a change about."""
         return [act for act in self.near(row) if acts.explains(act, row)]
 
+    def fitting_any(self, rows: Iterable[Row]) -> list[tuple[Row, list[Act]]]:
+        """Return the changes that commands may have brought about, with these."""
+        return [(row, found) for row in rows if (found := self.fitting(row))]
+
 
 async def attribute(memory: StateStore, rows: Sequence[Row]) -> Mapping[int, Attribution]:
     """Return what is known of the changes in rows, by their numbers."""
-    entries = _entries(memory)
+    believed = believed_users()
+    entries = _entries(memory, believed)
     if not entries:
         return {}
     users = {e.identity.object_id for e in entries if e.identity[1:3] == acts.USER}
     failed = {e.identity.name for e in entries if e.identity[1:3] == acts.FAILURE}
-    about = [row for row in rows if _is_failure(row) or _may_be_explained(row)]
+    groups = await asyncio.to_thread(_groups, rows)
     found: dict[int, Attribution] = {}
-    for window in _windows(about):
-        named = {row.identity.name for row in window if row.identity[1:3] == UNIT} & failed
+    for _ in range(_MOST_GROUPS):
+        if not groups:
+            break
+        group = groups.pop()
+        named = {row.identity.name for row in group if row.identity[1:3] == UNIT} & failed
         object_ids = {*users, _READER, *(ObjectId(*acts.FAILURE, name) for name in named)}
         span = Filter(
-            since=window[0].at - _BEFORE, before=window[-1].at + _AFTER, object_ids=object_ids
+            since=group[0].at - _BEFORE, before=group[-1].at + _AFTER, object_ids=object_ids
         )
-        noted = await history_reader.first_rows(memory, span, _MOST_ROWS)
-        noted = [row for row in reversed(noted) if _is_ours(row)]
-        sessions = _sessions(noted, await _earlier(memory, users, span.since))
-        candidates = _Candidates(_commands(noted), sessions)
-        by = await _commands_of_changes(memory, window, candidates)
-        found |= _explain(window, by, sessions, _failures(noted))
+        noted, oldest = await _read(memory, span, _MOST_ROWS, partial(_is_ours, believed))
+        before = Filter(before=span.since)
+        if oldest:
+            # the rest of the group is looked up again, with what was published before
+            rest = bisect_left(group, oldest.at + _BEFORE, key=lambda row: row.at)
+            groups += [group[:rest]] if 0 < rest < len(group) else []
+            group, before = group[rest:], Filter(before_seq=oldest.seq)
+        earlier = await _earlier(memory, users, before, believed)
+        candidates = await asyncio.to_thread(_candidates, noted[::-1], earlier)
+        by = await _commands_of_changes(memory, group, candidates)
+        found |= await asyncio.to_thread(_explain, group, by, candidates.sessions, noted)
     return found
+
+
+async def _read(
+    memory: StateStore, wanted: Filter, limit: int, is_wanted: Callable[[Row], bool]
+) -> tuple[list[Row], Row | None]:
+    """Return the first rows that pass, at most `_MOST_BYTES`; and the last if there are more."""
+    found: list[Row] = []
+    size = 0
+    async with aclosing(history_reader.row_parts(memory, wanted)) as read:
+        async for part in read:
+            for row in filter(is_wanted, part.rows):
+                size += row.size
+                if found and (len(found) == limit or size > _MOST_BYTES):
+                    return found, found[-1]
+                found.append(row)
+    return found, None
 
 
 async def _commands_of_changes(
@@ -111,14 +159,21 @@ async def _commands_of_changes(
 
     Earlier changes of the objects count: one of them may be the one that a command explains.
     """
-    fitting = [(row, found) for row in rows if (found := candidates.fitting(row))]
+    fitting = await asyncio.to_thread(candidates.fitting_any, rows)
     if not fitting:
         return {}
     object_ids = {row.identity.object_id for row, _ in fitting}
-    since = min(act.at for _, found in fitting for act in found) - acts.MOST_EARLY
-    span = Filter(since=since, before=rows[-1].at + 1, object_ids=object_ids, is_oldest_first=True)
+    begun = min(act.at for _, found in fitting for act in found) - acts.MOST_EARLY
+    since = max(begun, rows[0].at - _TOGETHER)
+    span = Filter(since=since, before=rows[-1].at + 1, object_ids=object_ids)
+    read, _ = await _read(memory, span, _MOST_ROWS_OF_OBJECTS, acts.is_of_host)
+    return await asyncio.to_thread(_match_all, read[::-1], candidates)
+
+
+def _match_all(rows: Iterable[Row], candidates: _Candidates) -> dict[int, Act]:
+    """Return the commands that explain the changes of objects, which come the oldest first."""
     of_object: dict[Identity, list[Row]] = {}
-    for row in await history_reader.first_rows(memory, span, _MOST_ROWS):
+    for row in rows:
         of_object.setdefault(row.identity, []).append(row)
     explained: dict[int, Act] = {}
     for changes in of_object.values():
@@ -135,7 +190,7 @@ def _match(rows: Iterable[Row], candidates: _Candidates) -> dict[int, Act]:
     found: dict[int, Act] = {}
     of_work: dict[str, Act] = {}
     over: set[tuple[_Key, str]] = set()
-    for row in filter(acts.is_of_host, rows):
+    for row in rows:
         work, parts = acts.work_of(row), acts.aspects(row)
         fitting = candidates.fitting(row)
         left = [a for a in fitting if over.isdisjoint((_key(a), part) for part in parts)]
@@ -155,22 +210,21 @@ async def last_failure(memory: StateStore, object_id: ObjectId) -> Failure | Non
     """Return the last failure of a unit, of which its last lines are known."""
     identity = Identity(acts.SOURCE, *acts.FAILURE, object_id.name)
     entry = memory.catalogue.get(identity) if object_id[:2] == UNIT else None
-    if entry is None or entry.owner not in _believed():
+    if entry is None or entry.owner not in believed_users():
         return None
     content = (await memory.content([entry])).get(entry.id)
     fields = memory.merge_properties([entry], {entry.id: content}) if content else {}
     return acts.failure_of(fields.get("failed"))
 
 
-def _entries(memory: StateStore) -> list[Entry]:
+def _entries(memory: StateStore, believed: Collection[int]) -> list[Entry]:
     """Return what the publisher published; anybody may use its name of a source."""
     if not memory.catalogue.sources[acts.SOURCE]:
         return []
-    believed = _believed()
     return [e for e in memory.catalogue.of_source(acts.SOURCE) if e.owner in believed]
 
 
-def _believed() -> Collection[int]:
+def believed_users() -> Collection[int]:
     """Return the users that are believed: root, our own, and that of the publisher."""
     found = {0, os.geteuid()}
     with suppress(KeyError):
@@ -178,18 +232,18 @@ def _believed() -> Collection[int]:
     return found
 
 
-def _is_ours(row: Row) -> bool:
+def _is_ours(believed: Collection[int], row: Row) -> bool:
     # at worst the reader's rows say too often that nothing was known any more
-    return row.identity.object_id == _READER or is_believed(row)
+    return row.identity.object_id == _READER or is_believed(believed, row)
 
 
-def is_believed(row: Row) -> bool:
+def is_believed(believed: Collection[int], row: Row) -> bool:
     """Return whether the journal's reader, or root, published what a row has of the journal."""
     if row.identity.object_id == _READER and row.change_type == "gone":
         return True  # with its connection: the cause names nobody
     uid = row.cause.rpartition(" uid ")[2]
     is_of_source = row.identity.source in {acts.SOURCE, acts.READER}
-    return is_of_source and uid.isdecimal() and int(uid) in _believed()
+    return is_of_source and uid.isdecimal() and int(uid) in believed
 
 
 def _is_failure(row: Row) -> bool:
@@ -207,31 +261,43 @@ def _may_be_explained(row: Row) -> bool:
     return acts.may_be_of_user(row) or (is_of_run and row.identity.plugin == "packages")
 
 
-def _windows(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
-    """Yield rows, the oldest first, in groups that are looked up together."""
-    group: list[Row] = []
+def _groups(rows: Iterable[Row]) -> list[Sequence[Row]]:
+    """Return rows that may be explained, the oldest first, in groups to look up together."""
+    groups: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: row.at):
-        if group and row.at - group[-1].at > _PAUSE:
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group
+        if not (_is_failure(row) or _may_be_explained(row)):
+            continue
+        if not groups or row.at - groups[-1][0].at > _TOGETHER:
+            groups.append([])
+        groups[-1].append(row)
+    return [*groups]
 
 
-async def _earlier(memory: StateStore, users: Collection[ObjectId], before: int) -> list[_Session]:
+async def _earlier(
+    memory: StateStore, users: Collection[ObjectId], before: Filter, believed: Collection[int]
+) -> list[_Session]:
     """Return the sessions that had begun before a time and not ended, as far as that was read."""
     found: list[_Session] = []
-    read = await history_reader.first_rows(memory, Filter(object_ids=[_READER], before=before), 1)
+    is_ours = partial(_is_ours, believed)
+    read, _ = await _read(memory, replace(before, object_ids=[_READER]), 1, is_ours)
     since = read[0].seq if read else 0
     for user in users:
-        span = Filter(object_ids=[user], before=before, after_seq=since)
-        for row in await history_reader.first_rows(memory, span, _MOST_EARLIER):
-            if _is_ours(row) and (values := acts.values_of(row, "as_root")):
+        span = replace(before, object_ids=[user], after_seq=since)
+        for row in (await _read(memory, span, _MOST_EARLIER, is_ours))[0]:
+            if values := acts.values_of(row, "as_root"):
                 sessions = acts.acts_of(user.name, values[1], row.seq)
                 found += [_Session(act, row.boot) for act in sessions]
                 break
     return found
+
+
+def _candidates(noted: Sequence[Row], earlier: Sequence[_Session]) -> _Candidates:
+    """Return the commands and sessions in rows, which come the oldest first, by their time."""
+    commands = {_key(act): act for act in reversed(_commands(noted))}
+    sessions = [s for s in _sessions(noted, earlier) if s.until - s.act.at >= _SHORTEST]
+    return _Candidates(
+        sorted(commands.values(), key=lambda act: act.at), sorted(sessions, key=lambda s: s.act.at)
+    )
 
 
 def _commands(noted: Iterable[Row]) -> list[Act]:
@@ -258,8 +324,9 @@ def _explain(
     rows: Sequence[Row],
     by: Mapping[int, Act],
     sessions: Sequence[_Session],
-    failures: Mapping[str, Sequence[Failure]],
+    noted: Iterable[Row],
 ) -> dict[int, Attribution]:
+    failures = _failures(noted)
     found = {}
     for row in rows:
         of_unit = failures.get(row.identity.name, ()) if _is_failure(row) else ()
@@ -269,21 +336,17 @@ def _explain(
         is_other = is_other or bool(_OF_SESSIONS.fullmatch(row.identity.name))
         is_open = row.seq not in by and acts.may_be_of_user(row) and not is_other
         meanwhile = _present(sessions, row) if is_open else ()
-        known = Attribution(by.get(row.seq), meanwhile, failure)
+        last, others = meanwhile[-_MOST_SESSIONS:], max(0, len(meanwhile) - _MOST_SESSIONS)
+        known = Attribution(by.get(row.seq), last, others, failure)
         if known != Attribution():
             found[row.seq] = known
     return found
 
 
-def _present(sessions: Iterable[_Session], row: Row) -> Sequence[Act]:
-    """Return the sessions as root that were open when an object changed."""
-    return tuple(
-        s.act
-        for s in sessions
-        if s.boot == row.boot
-        and s.act.at <= row.at <= s.until + _SLACK
-        and s.until - s.act.at >= _SHORTEST
-    )
+def _present(sessions: Sequence[_Session], row: Row) -> Sequence[Act]:
+    """Return the sessions as root, the oldest first, that were open when an object changed."""
+    begun = sessions[: bisect_right(sessions, row.at, key=lambda s: s.act.at)]
+    return tuple(s.act for s in begun if row.at <= s.until + _SLACK and s.boot == row.boot)
 
 
 def _sessions(rows: Iterable[Row], earlier: Iterable[_Session]) -> list[_Session]:

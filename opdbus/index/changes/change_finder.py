@@ -161,7 +161,8 @@ class ChangeFinder:
             object_ids = [ObjectId(*USER, user[1])]
             noted = replace(wanted, object_ids=object_ids, is_oldest_first=False)
             rows = await history_reader.first_rows(self._memory, noted, limit)
-            rows = [row for row in rows if attribution.is_believed(row)]
+            believed = attribution.believed_users()
+            rows = [row for row in rows if attribution.is_believed(believed, row)]
             if rows:
                 return [RankedChange(row, 1, 1.0, total=len(rows)) for row in rows]
         if _PAST_VALUE.search(asked) and not event_questions.find_events(asked):

@@ -49,9 +49,9 @@ async def first_rows(
     return found
 
 
-def require_small(rows: Collection[Row]) -> None:
-    """Raise LimitsExceeded if several rows together are larger than `MAX_BYTES`."""
-    if sum(row.size for row in rows) > MAX_BYTES and len(rows) > 1:
+def require_small(rows: Collection[Row], added: int = 0) -> None:
+    """Raise LimitsExceeded if several rows, and what is added, are larger than `MAX_BYTES`."""
+    if sum(row.size for row in rows) + added > MAX_BYTES and len(rows) > 1:
         raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
 
 
