@@ -49,6 +49,7 @@ MAY_IMPORT = {
         "opdbus.platform.tasks",
         "opdbus.bus.paths",
         "opdbus.client",
+        "opdbus.state.redact",
     },
     "cli": {
         "opdbus.cli",

@@ -29,11 +29,13 @@ from opdbus.publishers.journal_lines import (
     Began,
     Continued,
     Ended,
+    Entry,
     Failure,
     Line,
     LoggedIn,
     escape,
 )
+from opdbus.state.redact import redact
 
 Fields: TypeAlias = dict[str, Any]
 Published: TypeAlias = tuple[str, str, str, Fields]
@@ -165,7 +167,7 @@ class Notes:
 
     def _continue(self, key: str, user: str, text: str) -> None:
         if act := self.acts.get(user, {}).get(key):
-            longer = act._replace(command=f"{act.command} {text}"[: journal_lines.MAX_TEXT])
+            longer = act._replace(command=journal_lines.clean(f"{act.command} {text}"))
             self.acts[user][key] = longer
             if self.open.get(key) == act:
                 self.open[key] = longer
@@ -354,7 +356,7 @@ class Follower:
         return "journal", "failure", failure.unit, {"failed": [last]}
 
     async def _lines(self, *matches: str) -> list[Line]:
-        found, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
+        entries, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
         async with (
             at_most(_ANSWER_SECONDS),
             _running(*self._journalctl, f"--lines={_MOST_READ}", *matches) as lines,
@@ -362,14 +364,23 @@ class Follower:
             while line := await _read_line(lines):
                 entry = journal_lines.read_entry(line)
                 if entry and (is_of_run or _RUN not in entry.fields):
-                    priority = entry.fields.get("PRIORITY", "6")
-                    level = int(priority) if priority.isdecimal() else 6
-                    found += [
-                        Line(escape(text.strip(), _LINE), level)
-                        for text in split_lines(entry.message)[-_MOST_READ:]
-                        if text.strip()
-                    ]
-        return found[-_MOST_READ:]
+                    entries.append(entry)
+        return _lines_of(entries)
+
+
+def _lines_of(entries: Sequence[Entry]) -> list[Line]:
+    """Return the last lines of entries, without the secrets of whole entries or several."""
+    found = []
+    messages = redact({"lines": [entry.message for entry in entries]})["lines"]
+    for entry, message in zip(entries, messages, strict=True):
+        priority = entry.fields.get("PRIORITY", "6")
+        level = int(priority) if priority.isdecimal() else 6
+        found += [
+            Line(escape(text.strip(), _LINE), level)
+            for text in split_lines(message)[-_MOST_READ:]
+            if text.strip()
+        ]
+    return found[-_MOST_READ:]
 
 
 def _read_state(path: Path) -> Mapping[str, Any]:

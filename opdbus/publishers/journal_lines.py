@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.platform.accounts import user_name
+from opdbus.state.redact import redact_text
 
 # SD_MESSAGE_UNIT_FAILURE_RESULT of sd-messages.h
 FAILED: Final = "d9b373ed55a64feb8242e02dbe79a49c"
@@ -88,7 +89,7 @@ class Began(NamedTuple):
 
 
 class Continued(NamedTuple):
-    """The rest of a long command."""
+    """The rest of a long command, as it was logged: it may begin within a secret."""
 
     key: str
     user: str
@@ -146,22 +147,30 @@ def escape(text: str, most: int = MAX_TEXT) -> str:
     """Return a text of somebody else: what cannot be printed is escaped, the rest is cut."""
     plain = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()
-        for each in text[:most]
+        for each in text[: most + 1]
     )
     return plain[: most - 1] + "\N{HORIZONTAL ELLIPSIS}" if len(plain) > most else plain
+
+
+def clean(text: str, most: int = MAX_TEXT) -> str:
+    """Return a text of somebody else without secrets, escaped and cut.
+
+    Secrets go first: of one that is cut, nobody could recognize the rest.
+    """
+    return escape(redact_text(text), most)
 
 
 def parse_event(entry: Entry, name_of: Callable[[int], str] = user_name) -> Event | None:
     """Return what an entry says; None if it is about nothing of this, or cannot be believed."""
     fields = entry.fields
     if fields.get("MESSAGE_ID") == FAILED and fields.get("_PID") == "1" and "UNIT" in fields:
-        result = escape(fields.get("UNIT_RESULT", ""), 40)
+        result = clean(fields.get("UNIT_RESULT", ""), 40)
         return Failure(fields["UNIT"], entry.at, result, fields.get("INVOCATION_ID", ""))
     if "\n" in entry.message or "CONTAINER_ID" in fields:
         return None
     if fields.get("_SYSTEMD_UNIT") == POLKIT:
         found = _POLKIT.fullmatch(entry.message)
-        act = found and Act(found[2], entry.at, "polkit", escape(found[1]))
+        act = found and Act(found[2], entry.at, "polkit", clean(found[1]))
         # a session or a caller may hold the permission on: of one command nobody knows its end
         return Began(f"{entry.key} {entry.at}", act) if act else None
     program = fields.get("SYSLOG_IDENTIFIER", "")
@@ -190,7 +199,7 @@ def _user_of(event: Event | None) -> str:
 def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     message = entry.message
     if more := _SUDO_CONTINUED.fullmatch(message):
-        return Continued(entry.key, more[1], escape(more[2]))
+        return Continued(entry.key, more[1], more[2])
     if not (found := _SUDO.fullmatch(message)):
         return _parse_session(entry, name_of)
     user, head, command = found.groups()
@@ -201,8 +210,8 @@ def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     is_clear = is_clear and " ; COMMAND=" not in command and " ; USER=" not in command
     if not is_clear or given.get("USER") != ROOT or _SUDO_ENDED.search(command):
         return None
-    folder = escape(given.get("PWD", ""))
-    return Began(entry.key, Act(user, entry.at, "sudo", escape(command), folder))
+    folder = clean(given.get("PWD", ""))
+    return Began(entry.key, Act(user, entry.at, "sudo", clean(command), folder))
 
 
 def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
@@ -210,20 +219,20 @@ def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
         user, command, folder = found.groups()
         if " as root from " in command:
             return None
-        return Began(entry.key, Act(user, entry.at, "doas", escape(command), escape(folder)))
+        return Began(entry.key, Act(user, entry.at, "doas", clean(command), clean(folder)))
     return _parse_session(entry, name_of)
 
 
 def _parse_pkexec(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     if found := _PKEXEC.fullmatch(entry.message):
         user, folder, command = found.groups()
-        return Began(entry.key, Act(user, entry.at, "pkexec", escape(command), escape(folder)))
+        return Began(entry.key, Act(user, entry.at, "pkexec", clean(command), clean(folder)))
     return _parse_session(entry, name_of)
 
 
 def _parse_ssh(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     if found := _SSH.fullmatch(entry.message):
-        return LoggedIn(entry.key, escape(found[2], 64)) if found[1] == ROOT else None
+        return LoggedIn(entry.key, clean(found[2], 64)) if found[1] == ROOT else None
     return _parse_session(entry, name_of)
 
 
@@ -244,7 +253,7 @@ def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
         uid = int(login)
     user = name_of(uid) if uid or not found[3] else found[3]
     command = _command_of_su(entry.fields.get("_CMDLINE", "")) if program == "su" else ""
-    return Began(entry.key, Act(user, entry.at, program, escape(command)), is_open=True)
+    return Began(entry.key, Act(user, entry.at, program, clean(command)), is_open=True)
 
 
 def _command_of_su(line: str) -> str:
