@@ -40,6 +40,7 @@ from opdbus.state.redact import redact
 Fields: TypeAlias = dict[str, Any]
 Published: TypeAlias = tuple[str, str, str, Fields]
 SOURCE: Final = "journal"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 # What comes within this time is published together: first of all a command and its end.
 _GATHER_SECONDS: Final = 0.25
@@ -81,14 +82,15 @@ _MATCHES: Final = (
 class Notes:
     """What was read and is to be published: commands, sessions as root, failed units.
 
-    A batch has the commands by user and process. `state` is what a restart needs.
+    A batch has the commands by user and process. `state` is what a restart needs; `boot` is the id
+    of this boot.
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: Mapping[str, Any], boot: str) -> None:
         self.cursor = str(state.get("cursor", ""))
         self.units = list(map(str, state.get("units", ())))
         self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
-        self._boot = ""
+        self._boot = boot
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
         self.acts: dict[str, dict[str, Act]] = {}
@@ -106,7 +108,7 @@ class Notes:
         entry = journal_lines.read_entry(line)
         if entry is None:
             return
-        self.cursor, self._boot = entry.cursor, entry.fields.get("_BOOT_ID", "")
+        self.cursor = entry.cursor
         match journal_lines.parse_event(entry):
             case Began() as began:
                 self._begin(began)
@@ -124,7 +126,7 @@ class Notes:
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
         for key, act in [*self.open.items()]:
-            if not key.startswith(self._boot):
+            if key.partition(" ")[0] != self._boot:
                 # when it ended is not known
                 self._end(key, act.at)
             elif not _is_alive(key):
@@ -250,6 +252,8 @@ class Follower:
         async with self._follow() as lines:
             await self._client.publish(f"{SOURCE}.reader", [reader], lifetime="connection")
             while True:
+                self._notes.end_lost()
+                await self._publish()
                 line = b"\n"
                 async with at_most(self._wait()):
                     line = await _read_line(lines)
@@ -259,8 +263,6 @@ class Follower:
                 async with at_most(self._pause()):
                     while line := await _read_line(lines):
                         self._notes.take(line)
-                self._notes.end_lost()
-                await self._publish()
 
     def _wait(self) -> float:
         due = min((due for _, due, _ in self._looks.values()), default=math.inf)
@@ -383,25 +385,24 @@ def _lines_of(entries: Sequence[Entry]) -> list[Line]:
     return found[-_MOST_READ:]
 
 
-def _read_state(path: Path) -> Mapping[str, Any]:
+def _read_notes(path: Path, boot: str) -> Notes:
     try:
-        found = json.loads(path.read_text())
-        Notes(found)
+        return Notes(json.loads(path.read_text()), boot)
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-    return dict(found)
+        return Notes({}, boot)
 
 
 async def main(
     state: Path, bus: str = "system", journalctl: Sequence[str] = ("journalctl",)
 ) -> None:
     """Follow the journal for ever; print why it cannot be followed, or nothing be published."""
+    boot = _BOOT.read_text().strip().replace("-", "")
     delays, last_reason = pauses(_RETRY_SECONDS), ""
     while True:
         began = time.monotonic()
         try:
             async with Client(bus) as client:
-                await Follower(client, journalctl, Notes(_read_state(state)), state).run()
+                await Follower(client, journalctl, _read_notes(state, boot), state).run()
         except (OSError, OpDbusError) as error:
             reason = str(error) or type(error).__name__
         if reason != last_reason:

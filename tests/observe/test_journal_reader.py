@@ -23,6 +23,7 @@ AT = 1_795_771_787_089_206
 SUDO = "bob : TTY=pts/0 ; PWD=/ ; USER=root ; COMMAND=/usr/bin/systemctl stop chrony"
 STOP = "/usr/bin/systemctl stop chrony"
 KEY = "b1 77"
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
 POLKIT = (
     "Operator of unix-process:9028:5251384 successfully authenticated as unix-user:alice to gain"
     " ONE-SHOT authorization for action org.freedesktop.systemd1.manage-units for"
@@ -201,6 +202,7 @@ class FakeJournal:
         """Add an entry of now, logged by this process."""
         self._count += 1
         now = {"__REALTIME_TIMESTAMP": str(int(time.time() * 1e6)), "_PID": str(os.getpid())}
+        now["_BOOT_ID"] = BOOT
         line = row(message, program, **now, __CURSOR=f"c{self._count}") | fields
         with (self.folder / "lines").open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -235,6 +237,18 @@ async def shown(caller: Caller, kind: str, name: str) -> dict[str, Any]:
     return dict(json.loads(text)["observed"])
 
 
+async def until_shown(
+    caller: Caller, kind: str, name: str, is_so: Callable[[Any], object] = bool
+) -> dict[str, Any]:
+    """Wait until what is published of a user or a unit is so, and return it."""
+
+    async def ask() -> bool:
+        return bool(is_so(await shown(caller, kind, name)))
+
+    await caller.until(ask, wanted=True)
+    return await shown(caller, kind, name)
+
+
 @pytest.fixture(scope="module")
 def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Running:
     """Run a daemon without objects."""
@@ -245,14 +259,6 @@ def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Run
 async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) -> None:
     """Commands, sessions as root and last lines are published, without secrets, also later on."""
     fake = FakeJournal(tmp_path)
-
-    async def until(caller: Caller, kind: str, name: str, is_so: Callable[[Any], object]) -> Any:
-        async def ask() -> bool:
-            return bool(is_so(await shown(caller, kind, name)))
-
-        await caller.until(ask, wanted=True)
-        return await shown(caller, kind, name)
-
     opened = f"pam_unix(sudo:session): {OPENED} bob(uid=0)"
     closed = "pam_unix(sudo:session): session closed for user root"
     async with calling(daemon.bus) as caller:
@@ -260,26 +266,28 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
         async with fake.followed(daemon.bus):
             fake.add(SUDO.replace("stop chrony", "set-environment DB_PASSWORD=hunter2-secret"))
             fake.add(opened)
-            found = await until(caller, "user", "bob", lambda found: found.get("as_root"))
+            found = await until_shown(caller, "user", "bob", lambda found: found.get("as_root"))
             (act,) = found["ran"]
             assert act["command"].endswith("DB_PASSWORD=[redacted]")
             assert [act] == found["as_root"]
             cut = f"{'x' * 270} postgres://app:hunter2-secret@db"
             lines = ["starting", "web: [emerg] no \x1b[31mdirective", "token=hunter2-secret-0123"]
             fake.fail("web.service", cut, *lines)
-            (last,) = (await until(caller, "failure", "web.service", bool))["failed"]
+            (last,) = (await until_shown(caller, "failure", "web.service"))["failed"]
             assert last["why"] == r"web: [emerg] no \x1b[31mdirective"
             assert (last["result"], len(last["lines"])) == ("exit-code", 4)
             # lines that the journal gets late
             fake.fail("late.service")
             fake.write_lines("late.service", "error: too late")
-            (late,) = (await until(caller, "failure", "late.service", bool))["failed"]
+            (late,) = (await until_shown(caller, "failure", "late.service"))["failed"]
             assert late["why"] == "error: too late"
         # it goes on where it ended, and knows who was root
         async with fake.followed(daemon.bus):
             await caller.until(lambda: is_followed(fake, "--after-cursor=c4"), wanted=True)
             fake.add(closed)
-            found = await until(caller, "user", "bob", lambda found: found.get("as_root") == [])
+            found = await until_shown(
+                caller, "user", "bob", lambda found: found.get("as_root") == []
+            )
             (left,) = found["was_root"]
             assert {**act, "until": left["until"]} == left
     everything = daemon.logs() + json.dumps([found, last]) + fake.state.read_text()
@@ -290,6 +298,21 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
 async def is_followed(fake: FakeJournal, since: str) -> bool:
     """Return whether the journal is followed from a place on."""
     return since in (fake.folder / "since").read_text()
+
+
+async def test_sessions_of_another_boot_are_ended(daemon: Running, tmp_path: Path) -> None:
+    """A restart ends sessions of another boot, when they began, and keeps those of this one."""
+    fake, pid = FakeJournal(tmp_path), os.getpid()
+    of_boot = {"this": BOOT, "other": BOOT[:8]}
+    sessions = {f"{boot} {pid}": ("dave", AT, "su", name) for name, boot in of_boot.items()}
+    fake.state.write_text(json.dumps({"open": sessions}))
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            found = await until_shown(caller, "user", "dave")
+    assert [act["command"] for act in found["as_root"]] == ["this"]
+    (ended,) = found["was_root"]
+    assert (ended["command"], ended["until"]) == ("other", ended["at"])
 
 
 async def test_a_flood_of_lines_costs_little(daemon: Running, tmp_path: Path) -> None:
