@@ -22,7 +22,7 @@ from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.platform.lines import split_lines
-from opdbus.platform.tasks import at_most, pauses
+from opdbus.platform.tasks import at_most, pauses, signals, until_first_ends
 from opdbus.publishers import journal_lines
 from opdbus.publishers.journal_lines import (
     Act,
@@ -48,6 +48,7 @@ _GATHER_SECONDS: Final = 0.25
 _RATE_SECONDS: Final = 5.0
 _AT_ONCE: Final = 12
 _LOOK_SECONDS: Final = 60.0
+_SAVE_SECONDS: Final = 59.0
 # Entries before this are not read any more when the service was off.
 _MOST_LATE_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 10.0
@@ -72,10 +73,11 @@ _FIELDS: Final = (
     "CONTAINER_ID,_PID,_UID,_EXE,_CMDLINE,_BOOT_ID,_AUDIT_LOGINUID,_SYSTEMD_UNIT"
     f",{_RUN}"
 )
+_FAILED: Final = ("_PID=1", f"MESSAGE_ID={journal_lines.FAILED}")
 _MATCHES: Final = (
     *(f"SYSLOG_IDENTIFIER={name}" for name in journal_lines.PROGRAMS),
     *("+", f"_SYSTEMD_UNIT={journal_lines.POLKIT}"),
-    *("+", "_PID=1", f"MESSAGE_ID={journal_lines.FAILED}"),
+    *("+", *_FAILED),
 )
 
 
@@ -243,6 +245,7 @@ class Follower:
         # when units failed last, and which lines are to be read: when, and how often they were
         self._failed_at: dict[str, float] = {}
         self._looks: dict[str, tuple[Failure, float, int]] = {}
+        self._state_text, self._saved_at = "", time.monotonic()
         # what was published last
         self._said: dict[str, Published] = {}
 
@@ -251,18 +254,27 @@ class Follower:
         reader = ("journal", "reader", "op-dbus-journal", {"follows": [*journal_lines.PROGRAMS]})
         async with self._follow() as lines:
             await self._client.publish(f"{SOURCE}.reader", [reader], lifetime="connection")
-            while True:
-                self._notes.end_lost()
-                await self._publish()
-                line = b"\n"
-                async with at_most(self._wait()):
-                    line = await _read_line(lines)
-                if not line:
-                    raise ConnectionError("journalctl ended")
+            if not self._notes.cursor:
+                await self._queue_earlier()
+            try:
+                while True:
+                    await self._publish()
+                    await self._gather(lines)
+            finally:
+                with suppress(OSError):
+                    self._save()
+
+    async def _gather(self, lines: asyncio.StreamReader) -> None:
+        """Read what comes together; nothing when lines of units are due, or once a minute."""
+        line = b"\n"
+        async with at_most(self._wait()):
+            line = await _read_line(lines)
+        if not line:
+            raise ConnectionError("journalctl ended")
+        self._notes.take(line)
+        async with at_most(self._pause()):
+            while line := await _read_line(lines):
                 self._notes.take(line)
-                async with at_most(self._pause()):
-                    while line := await _read_line(lines):
-                        self._notes.take(line)
 
     def _wait(self) -> float:
         due = min((due for _, due, _ in self._looks.values()), default=math.inf)
@@ -274,29 +286,48 @@ class Follower:
 
     def _follow(self) -> AbstractAsyncContextManager[asyncio.StreamReader]:
         # not `now`: journalctl takes a moment to start
-        since = [f"--since=@{int(time.time())}"]
-        with suppress(OSError):
-            if (
-                self._notes.cursor
-                and time.time() - self._state.stat().st_mtime < _MOST_LATE_SECONDS
-            ):
-                since = [f"--after-cursor={self._notes.cursor}"]
-        return _running(*self._journalctl, "--follow", "--no-tail", *since, *_MATCHES)
+        since = f"--since=@{int(time.time())}"
+        if self._notes.cursor:
+            since = f"--after-cursor={self._notes.cursor}"
+        return _running(*self._journalctl, "--follow", "--no-tail", since, *_MATCHES)
+
+    async def _queue_earlier(self) -> None:
+        """Queue the units that failed last in this boot, before the journal was followed."""
+        found: dict[str, Failure] = {}
+        command = (*self._journalctl, "--boot=0", f"--lines={_MOST_UNITS}", *_FAILED)
+        async with at_most(_ANSWER_SECONDS), _running(*command) as lines:
+            while line := await _read_line(lines):
+                entry = journal_lines.read_entry(line)
+                event = journal_lines.parse_event(entry) if entry else None
+                if isinstance(event, Failure):
+                    found.pop(event.unit, None)
+                    found[event.unit] = event
+        for failure in [*found.values()][-_MOST_FAILED:]:
+            self._queue(failure)
 
     async def _publish(self) -> None:
+        self._notes.end_lost()
         objects = self._notes.users()
         for failure in self._notes.failed.values():
             self._queue(failure)
         objects += await self._look()
         self._notes.clear()
-        if not objects:
-            return
-        await self._client.publish(SOURCE, objects)
-        await self._withdraw_oldest([name for _, kind, name, _ in objects if kind == "failure"])
-        self._published_at.append(time.monotonic())
-        part = self._state.with_suffix(".new")
-        part.write_text(json.dumps(self._notes.state))
-        part.replace(self._state)
+        if objects:
+            await self._client.publish(SOURCE, objects)
+            await self._withdraw_oldest([name for _, kind, name, _ in objects if kind == "failure"])
+            self._published_at.append(time.monotonic())
+        # what is read from now on is not published yet
+        self._state_text = json.dumps(self._notes.state)
+        if objects or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
+            self._save()
+
+    def _save(self) -> None:
+        """Write the state as of the last publication; its time tells until when was read."""
+        if self._state_text:
+            part = self._state.with_suffix(".new")
+            part.write_text(self._state_text)
+            part.replace(self._state)
+            self._saved_at = time.monotonic()
 
     def _queue(self, failure: Failure) -> None:
         """Queue a failure, unless the unit failed just before."""
@@ -386,10 +417,15 @@ def _lines_of(entries: Sequence[Entry]) -> list[Line]:
 
 
 def _read_notes(path: Path, boot: str) -> Notes:
+    """Return the notes of the run before; without a cursor if it is too long ago."""
     try:
-        return Notes(json.loads(path.read_text()), boot)
+        notes = Notes(json.loads(path.read_text()), boot)
+        age = time.time() - path.stat().st_mtime
     except (OSError, ValueError, TypeError, AttributeError):
         return Notes({}, boot)
+    if age > _MOST_LATE_SECONDS:
+        notes.cursor = ""
+    return notes
 
 
 async def main(
@@ -413,5 +449,10 @@ async def main(
         await asyncio.sleep(next(delays))
 
 
+async def _run_until_stopped(state: Path) -> None:
+    async with signals(asyncio.Event()) as stopped:
+        await until_first_ends(main(state), stopped.wait())
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]) / "state.json"))
+    asyncio.run(_run_until_stopped(Path(sys.argv[1]) / "state.json"))

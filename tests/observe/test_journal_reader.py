@@ -175,7 +175,9 @@ folder, *given = sys.argv[1:]
 folder = pathlib.Path(folder)
 runs = [each for each in given if each.startswith("_SYSTEMD_INVOCATION_ID=")]
 if "--follow" not in given:
-    path = folder / runs[0].partition("=")[2] if runs else folder / "none"
+    path = folder / (runs[0].partition("=")[2] if runs else "boot")
+    if not runs and "--boot=0" not in given:
+        sys.exit()
     sys.stdout.write(path.read_text() if path.exists() else "")
     sys.exit()
 (folder / "since").write_text(next(each for each in given if "cursor=" in each or "since=" in each))
@@ -200,18 +202,27 @@ class FakeJournal:
 
     def add(self, message: object, program: str = "sudo", **fields: str) -> None:
         """Add an entry of now, logged by this process."""
+        self.write(self.entry(message, program, **fields))
+
+    def write(self, entry: str, file: str = "lines") -> None:
+        """Write an entry to a file."""
+        with (self.folder / file).open("a") as written:
+            written.write(entry)
+
+    def entry(self, message: object, program: str = "sudo", **fields: str) -> str:
+        """Make an entry of now, logged by this process."""
         self._count += 1
         now = {"__REALTIME_TIMESTAMP": str(int(time.time() * 1e6)), "_PID": str(os.getpid())}
         now["_BOOT_ID"] = BOOT
         line = row(message, program, **now, __CURSOR=f"c{self._count}") | fields
-        with (self.folder / "lines").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        return json.dumps(line) + "\n"
 
-    def fail(self, unit: str, *lines: str) -> None:
-        """Let a unit fail after it logged lines."""
+    def fail(self, unit: str, *lines: str, file: str = "lines") -> None:
+        """Let a unit fail after it logged lines; in the file `boot`, before it was followed."""
         run = self.write_lines(unit, *lines)
         fields = {"MESSAGE_ID": journal_lines.FAILED, "UNIT": unit, "UNIT_RESULT": "exit-code"}
-        self.add(f"{unit}: Failed", "systemd", _PID="1", INVOCATION_ID=run, **fields)
+        entry = self.entry(f"{unit}: Failed", "systemd", _PID="1", INVOCATION_ID=run, **fields)
+        self.write(entry, file)
 
     def write_lines(self, unit: str, *lines: str) -> str:
         """Let a unit have logged lines in its last run, and give that."""
@@ -297,7 +308,32 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
 
 async def is_followed(fake: FakeJournal, since: str) -> bool:
     """Return whether the journal is followed from a place on."""
-    return since in (fake.folder / "since").read_text()
+    file = fake.folder / "since"
+    return file.exists() and since in file.read_text()
+
+
+async def test_it_begins_where_it_ended(daemon: Running, tmp_path: Path) -> None:
+    """A restart goes on after the last entry; after an hour, with units that failed since boot.
+
+    Until when it read is noted at its end, also where nothing was published for long.
+    """
+    fake = FakeJournal(tmp_path)
+    fake.state.write_text(json.dumps({"cursor": "c0"}))
+    fake.fail("before.service", "error: before", file="boot")
+    fake.add(SUDO.replace("bob", "erin"))
+    long_ago = time.time() - 7200
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            await until_shown(caller, "user", "erin")
+            assert await is_followed(fake, "--after-cursor=c0")
+            os.utime(fake.state, (long_ago, long_ago))
+        assert fake.state.stat().st_mtime > long_ago + 3600
+        assert not await shown(caller, "failure", "before.service")
+        os.utime(fake.state, (long_ago, long_ago))
+        async with fake.followed(daemon.bus):
+            await until_shown(caller, "failure", "before.service")
+            await caller.until(lambda: is_followed(fake, "--since=@"), wanted=True)
 
 
 async def test_sessions_of_another_boot_are_ended(daemon: Running, tmp_path: Path) -> None:
