@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.bus import paths
 from opdbus.client import Client
@@ -53,9 +53,9 @@ _SAVE_SECONDS: Final = 59.0
 _MOST_LATE_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 10.0
 _SAME_UNIT_SECONDS: Final = 10.0
-# When a failed unit's lines are read again: the journal may get them late. Only if there were none
-# before, the last time counts.
-_LOOKS: Final = (0.0, 2.0, 10.0)
+# After what time a failed unit's lines are read again: the journal may get them late. The last time
+# counts only if there were none before.
+_AGAIN: Final = (2.0, 8.0)
 # Entries without the id of a run are of this one if they are no older.
 _RUN_SECONDS: Final = 60
 # Limits: sessions as root, commands and failed units at a time, units, lines, characters.
@@ -81,6 +81,14 @@ _MATCHES: Final = (
 )
 
 
+class Look(NamedTuple):
+    """A failed unit whose lines are to be read, for the time `count`, at a time of monotonic()."""
+
+    failure: Failure
+    count: int = 0
+    due: float = 0.0
+
+
 class Notes:
     """What was read and is to be published: commands, sessions as root, failed units.
 
@@ -92,6 +100,8 @@ class Notes:
         self.cursor = str(state.get("cursor", ""))
         self.units = list(map(str, state.get("units", ())))
         self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
+        pending = (Look(Failure(*failure), int(count)) for failure, count in state.get("looks", ()))
+        self.looks = {look.failure.unit: look for look in pending}
         self._boot = boot
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
@@ -103,7 +113,8 @@ class Notes:
     @property
     def state(self) -> Fields:
         """The state as JSON."""
-        return {"cursor": self.cursor, "units": self.units, "open": self.open}
+        looks = [look[:2] for look in self.looks.values()]
+        return {"cursor": self.cursor, "units": self.units, "open": self.open, "looks": looks}
 
     def take(self, line: bytes) -> None:
         """Read a line of journalctl."""
@@ -242,9 +253,8 @@ class Follower:
         self._notes = notes
         self._state = state
         self._published_at: deque[float] = deque([0.0] * _AT_ONCE, maxlen=_AT_ONCE)
-        # when units failed last, and which lines are to be read: when, and how often they were
+        # when units failed last
         self._failed_at: dict[str, float] = {}
-        self._looks: dict[str, tuple[Failure, float, int]] = {}
         self._state_text, self._saved_at = "", time.monotonic()
         # what was published last
         self._said: dict[str, Published] = {}
@@ -277,7 +287,7 @@ class Follower:
                 self._notes.take(line)
 
     def _wait(self) -> float:
-        due = min((due for _, due, _ in self._looks.values()), default=math.inf)
+        due = min((look.due for look in self._notes.looks.values()), default=math.inf)
         return max(0.0, min(_LOOK_SECONDS, due - time.monotonic()))
 
     def _pause(self) -> float:
@@ -338,23 +348,28 @@ class Follower:
             self._failed_at.clear()
             self._said.clear()
         self._failed_at[failure.unit] = now
-        self._looks[failure.unit] = failure, now, 0
+        self._notes.looks[failure.unit] = Look(failure)
 
     async def _look(self) -> list[Published]:
-        """Return the last lines of failed units that are due, where they are new."""
-        now, found = time.monotonic(), []
-        due = [look for look in self._looks.values() if look[1] <= now]
-        for failure, _, count in due[:_MOST_FAILED]:
-            described = await self._describe(failure)
-            if described and described != self._said.get(failure.unit):
-                self._said[failure.unit] = described
-                found.append(described)
-            is_last = count + 1 == len(_LOOKS) or (count and described)
-            if is_last:
-                del self._looks[failure.unit]
-            else:
-                after = _LOOKS[count + 1] - _LOOKS[count]
-                self._looks[failure.unit] = failure, now + after, count + 1
+        """Return the last lines of failed units that are due, where they are new.
+
+        Those that cannot be read in time are left for later, since the journal is to be followed.
+        """
+        looks, found = self._notes.looks, []
+        due = [look for look in looks.values() if look.due <= time.monotonic()][:_MOST_FAILED]
+        async with at_most(_ANSWER_SECONDS):
+            for failure, count, _ in due:
+                # planned before: one that takes too long must not be first again
+                del looks[failure.unit]
+                if count < len(_AGAIN):
+                    again = time.monotonic() + _AGAIN[count]
+                    looks[failure.unit] = Look(failure, count + 1, again)
+                described = await self._describe(failure)
+                if described and described != self._said.get(failure.unit):
+                    self._said[failure.unit] = described
+                    found.append(described)
+                if count and described:
+                    looks.pop(failure.unit, None)
         return found
 
     async def _withdraw_oldest(self, units: Sequence[str]) -> None:
@@ -390,10 +405,8 @@ class Follower:
 
     async def _lines(self, *matches: str) -> list[Line]:
         entries, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
-        async with (
-            at_most(_ANSWER_SECONDS),
-            _running(*self._journalctl, f"--lines={_MOST_READ}", *matches) as lines,
-        ):
+        command = (*self._journalctl, f"--lines={_MOST_READ}", *matches)
+        async with _running(*command) as lines:
             while line := await _read_line(lines):
                 entry = journal_lines.read_entry(line)
                 if entry and (is_of_run or _RUN not in entry.fields):

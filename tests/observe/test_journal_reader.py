@@ -336,6 +336,25 @@ async def test_it_begins_where_it_ended(daemon: Running, tmp_path: Path) -> None
             await caller.until(lambda: is_followed(fake, "--since=@"), wanted=True)
 
 
+async def test_a_restart_reads_what_a_failed_unit_says_later(
+    daemon: Running, tmp_path: Path
+) -> None:
+    """Lines that the journal got only after a restart are read."""
+    fake = FakeJournal(tmp_path)
+    fake.state.write_text(json.dumps({"cursor": "c0"}))
+    fake.fail("later.service")
+    fake.add(SUDO.replace("bob", "frank"))
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            await until_shown(caller, "user", "frank")
+        fake.write_lines("later.service", "error: later")
+        (fake.folder / "lines").write_text("")
+        async with fake.followed(daemon.bus):
+            (last,) = (await until_shown(caller, "failure", "later.service"))["failed"]
+    assert last["why"] == "error: later"
+
+
 async def test_sessions_of_another_boot_are_ended(daemon: Running, tmp_path: Path) -> None:
     """A restart ends sessions of another boot, when they began, and keeps those of this one."""
     fake, pid = FakeJournal(tmp_path), os.getpid()
