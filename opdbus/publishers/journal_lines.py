@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from getopt import GetoptError, gnu_getopt
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.platform.accounts import user_name
@@ -48,6 +48,11 @@ _OPENED: Final = re.compile(
     r" by ([^\s:;()]{0,64})\(uid=(\d{1,10})\)"
 )
 _CLOSED: Final = re.compile(r"pam_unix\([\w-]+:session\): session closed for user \S+")
+_SU_SHORT: Final = "c:fg:G:hlmpPs:Tu:Vw:"
+_SU_LONG: Final = (
+    "command= session-command= fast group= supp-group= help login preserve-environment pty shell="
+    " no-pty user= version whitelist-environment=".split()
+)
 _SSH: Final = re.compile(rf"Accepted \S+ for {_NAME} from (\S{{1,64}}) port \d+ ssh2.*")
 
 
@@ -259,15 +264,13 @@ def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
 def _command_of_su(line: str) -> str:
     """Return the command of su, which its log does not have; empty for a shell."""
     try:
-        words = shlex.split(line)
-    except ValueError:
+        options, rest = gnu_getopt(shlex.split(line)[1:], _SU_SHORT, _SU_LONG)
+    except (ValueError, GetoptError):
         return ""
-    for word, following in pairwise([*words, ""]):
-        if word in {"-c", "--command"}:
-            return following
-        if word.startswith("--command="):
-            return word.partition("=")[2]
-    return ""
+    # as getopt(3) of su does, the last one counts; what stands behind the user goes to the shell
+    given = [value for name, value in options if name in {"-c", "--command", "--session-command"}]
+    arguments = [word for word in rest if word != "-"][1:]
+    return given[-1] if given else shlex.join(["sh", *arguments]) if arguments else ""
 
 
 _PARSERS: Final[Mapping[str, Callable[[Entry, Callable[[int], str]], Event | None]]] = {

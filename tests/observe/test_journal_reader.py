@@ -158,6 +158,28 @@ def test_texts_of_others_are_escaped() -> None:
     assert len(journal_lines.escape("\x00" * 5000, 300)) == 300
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("", ""),
+        ("- root", ""),
+        ("-c id -c 'systemctl stop a'", "systemctl stop a"),
+        ("-cid root", "id"),
+        ("-lc id", "id"),
+        ("-s /bin/bash root --session-command=id", "id"),
+        ("--comm id", "id"),
+        ("- root -- -c id", "sh -c id"),
+        ("--nonsense -c id", ""),
+        ("-c 'id", ""),
+    ],
+)
+def test_the_command_of_su(given: str, wanted: str) -> None:
+    """The command is the one that su ran: the last that it was given, in any of the ways."""
+    line = f"pam_unix(su:session): {OPENED} bob(uid=1000)"
+    command = began("bob", "su", wanted, is_open=True)
+    assert parsed(line, "su", _CMDLINE=f"su {given}") == command
+
+
 def test_commands_are_cut_once_their_secrets_are_replaced() -> None:
     """Wherever a command is cut, nothing remains of a password that it has there."""
     for length in range(930, 1000):
