@@ -49,6 +49,8 @@ MAY_IMPORT = {
         "opdbus.platform.tasks",
         "opdbus.bus.paths",
         "opdbus.client",
+        "opdbus.history.acts",
+        "opdbus.state.object",
         "opdbus.state.redact",
     },
     "cli": {

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
+from opdbus.history import acts
 from opdbus.platform.lines import split_lines
 from opdbus.platform.tasks import at_most, pauses, signals, until_first_ends
 from opdbus.publishers import journal_lines
@@ -35,11 +36,14 @@ from opdbus.publishers.journal_lines import (
     LoggedIn,
     escape,
 )
+from opdbus.state.object import PUBLISHED
 from opdbus.state.redact import redact
 
 Fields: TypeAlias = dict[str, Any]
 Published: TypeAlias = tuple[str, str, str, Fields]
-SOURCE: Final = "journal"
+# The sources as their publisher names them.
+_SOURCE: Final = acts.SOURCE.removeprefix(PUBLISHED)
+_READER: Final = acts.READER.removeprefix(PUBLISHED)
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 # What comes within this time is published together: first of all a command and its end.
@@ -82,10 +86,10 @@ _MATCHES: Final = (
 
 
 class Look(NamedTuple):
-    """A failed unit whose lines are to be read, for the time `count`, at a time of monotonic()."""
+    """A failed unit whose lines, read `times` times, are to be read at a time of monotonic()."""
 
     failure: Failure
-    count: int = 0
+    times: int = 0
     due: float = 0.0
 
 
@@ -100,7 +104,7 @@ class Notes:
         self.cursor = str(state.get("cursor", ""))
         self.units = list(map(str, state.get("units", ())))
         self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
-        pending = (Look(Failure(*failure), int(count)) for failure, count in state.get("looks", ()))
+        pending = (Look(Failure(*failure), int(times)) for failure, times in state.get("looks", ()))
         self.looks = {look.failure.unit: look for look in pending}
         self._boot = boot
         # where root came from, by process of sshd
@@ -153,30 +157,29 @@ class Notes:
         """Return the object of each user of this batch; a change has a list as a whole."""
         return [
             (
-                "journal",
-                "user",
+                *acts.USER,
                 user,
                 {
-                    "ran": [_act_fields(act) for act in acts.values()],
+                    "ran": [_act_fields(act) for act in ran.values()],
                     "as_root": [_act_fields(act) for act in self.open.values() if act.user == user],
                     "was_root": self.ended.get(user, []),
                 },
             )
-            for user, acts in self.acts.items()
+            for user, ran in self.acts.items()
         ]
 
     def _begin(self, began: Began) -> None:
         key, act, is_open = began
-        acts = self.acts.setdefault(act.user, {})
+        ran = self.acts.setdefault(act.user, {})
         if act.program == "ssh":
             act = act._replace(folder=f"from {self._addresses.pop(key, 'an unknown address')}")
         if not is_open:
-            if len(acts) < _MOST_ACTS:
-                acts[key] = act
+            if len(ran) < _MOST_ACTS:
+                ran[key] = act
             return
-        known = acts.get(key)
-        if act.command and not known and len(acts) < _MOST_ACTS:
-            acts[key] = act
+        known = ran.get(key)
+        if act.command and not known and len(ran) < _MOST_ACTS:
+            ran[key] = act
         if len(self.open) < _MOST_OPEN:
             self.open[key] = known or act
 
@@ -261,9 +264,9 @@ class Follower:
 
     async def run(self) -> None:
         """Publish that the journal is followed, and then what it says; raises ConnectionError."""
-        reader = ("journal", "reader", "op-dbus-journal", {"follows": [*journal_lines.PROGRAMS]})
+        reader = (*acts.READER_KIND, acts.PUBLISHER, {"follows": [*journal_lines.PROGRAMS]})
         async with self._follow() as lines:
-            await self._client.publish(f"{SOURCE}.reader", [reader], lifetime="connection")
+            await self._client.publish(_READER, [reader], lifetime="connection")
             if not self._notes.cursor:
                 await self._queue_earlier()
             try:
@@ -320,11 +323,11 @@ class Follower:
         objects = self._notes.users()
         for failure in self._notes.failed.values():
             self._queue(failure)
-        objects += await self._look()
+        objects += (failures := await self._look())
         self._notes.clear()
         if objects:
-            await self._client.publish(SOURCE, objects)
-            await self._withdraw_oldest([name for _, kind, name, _ in objects if kind == "failure"])
+            await self._client.publish(_SOURCE, objects)
+            await self._withdraw_oldest([name for *_, name, _ in failures])
             self._published_at.append(time.monotonic())
         # what is read from now on is not published yet
         self._state_text = json.dumps(self._notes.state)
@@ -358,17 +361,17 @@ class Follower:
         looks, found = self._notes.looks, []
         due = [look for look in looks.values() if look.due <= time.monotonic()][:_MOST_FAILED]
         async with at_most(_ANSWER_SECONDS):
-            for failure, count, _ in due:
+            for failure, times, _ in due:
                 # planned before: one that takes too long must not be first again
                 del looks[failure.unit]
-                if count < len(_AGAIN):
-                    again = time.monotonic() + _AGAIN[count]
-                    looks[failure.unit] = Look(failure, count + 1, again)
+                if times < len(_AGAIN):
+                    again = time.monotonic() + _AGAIN[times]
+                    looks[failure.unit] = Look(failure, times + 1, again)
                 described = await self._describe(failure)
                 if described and described != self._said.get(failure.unit):
                     self._said[failure.unit] = described
                     found.append(described)
-                if count and described:
+                if times and described:
                     looks.pop(failure.unit, None)
         return found
 
@@ -378,7 +381,7 @@ class Follower:
         self._notes.units = known[-_MOST_UNITS:]
         if gone := known[:-_MOST_UNITS]:
             with suppress(OpDbusError):  # root may have withdrawn them
-                await self._client.withdraw([paths.of("journal", "failure", name) for name in gone])
+                await self._client.withdraw([paths.of(*acts.FAILURE, name) for name in gone])
 
     async def _describe(self, failure: Failure) -> Published | None:
         """Return a failed unit's last lines; None if it had none."""
@@ -401,7 +404,7 @@ class Follower:
             "lines": [line.text for line in lines[-_MOST_LINES:]],
         }
         # a list is one field of a change, with all of it
-        return "journal", "failure", failure.unit, {"failed": [last]}
+        return *acts.FAILURE, failure.unit, {"failed": [last]}
 
     async def _lines(self, *matches: str) -> list[Line]:
         entries, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
