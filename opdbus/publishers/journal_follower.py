@@ -65,6 +65,7 @@ _RUN_SECONDS: Final = 60
 # Limits: sessions as root, commands and failed units at a time, units, lines, characters.
 _MOST_OPEN: Final = 200
 _MOST_ACTS: Final = 50
+_MOST_USERS: Final = 20
 _MOST_FAILED: Final = 20
 _MOST_UNITS: Final = 500
 _MOST_LINES: Final = 10
@@ -106,6 +107,8 @@ class Notes:
         self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
         pending = (Look(Failure(*failure), int(times)) for failure, times in state.get("looks", ()))
         self.looks = {look.failure.unit: look for look in pending}
+        # the commands that came last, by user, as they were published
+        self.ran: dict[str, list[Fields]] = dict(state.get("ran", {}))
         self._boot = boot
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
@@ -118,7 +121,13 @@ class Notes:
     def state(self) -> Fields:
         """The state as JSON."""
         looks = [look[:2] for look in self.looks.values()]
-        return {"cursor": self.cursor, "units": self.units, "open": self.open, "looks": looks}
+        return {
+            "cursor": self.cursor,
+            "units": self.units,
+            "open": self.open,
+            "looks": looks,
+            "ran": self.ran,
+        }
 
     def take(self, line: bytes) -> None:
         """Read a line of journalctl."""
@@ -155,18 +164,25 @@ class Notes:
 
     def users(self) -> list[Published]:
         """Return the object of each user of this batch; a change has a list as a whole."""
-        return [
+        for user, commands in self.acts.items():
+            # a user without new ones keeps those from before; the last users are kept
+            ran = [_act_fields(act) for act in commands.values()] or self.ran.get(user, [])
+            self.ran.pop(user, None)
+            self.ran[user] = ran
+        found: list[Published] = [
             (
                 *acts.USER,
                 user,
                 {
-                    "ran": [_act_fields(act) for act in ran.values()],
+                    "ran": self.ran[user],
                     "as_root": [_act_fields(act) for act in self.open.values() if act.user == user],
                     "was_root": self.ended.get(user, []),
                 },
             )
-            for user, ran in self.acts.items()
+            for user in self.acts
         ]
+        self.ran = dict([*self.ran.items()][-_MOST_USERS:])
+        return found
 
     def _begin(self, began: Began) -> None:
         key, act, is_open = began

@@ -323,6 +323,8 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
             )
             (left,) = found["was_root"]
             assert {**act, "until": left["until"]} == left
+            # the end of a session is no command: those that came last stay
+            assert found["ran"] == [act]
     everything = daemon.logs() + json.dumps([found, last]) + fake.state.read_text()
     assert "hunter2" not in everything
     assert b"hunter2" not in b"".join(p.read_bytes() for p in daemon.state_dir.glob("*.db*"))
