@@ -27,13 +27,13 @@ from opdbus.platform.tasks import at_most, pauses, signals, until_first_ends
 from opdbus.publishers import journal_lines
 from opdbus.publishers.journal_lines import (
     Act,
-    Began,
-    Continued,
-    Ended,
+    ActStarted,
+    CommandContinued,
     Entry,
     Failure,
     Line,
-    LoggedIn,
+    RootLoggedIn,
+    SessionClosed,
     escape,
 )
 from opdbus.state.object import PUBLISHED
@@ -86,7 +86,7 @@ _MATCHES: Final = (
 )
 
 
-class Look(NamedTuple):
+class PendingLook(NamedTuple):
     """A failed unit whose lines, read `times` times, are to be read at a time of monotonic()."""
 
     failure: Failure
@@ -94,10 +94,10 @@ class Look(NamedTuple):
     due: float = 0.0
 
 
-class Notes:
-    """What was read and is to be published: commands, sessions as root, failed units.
+class JournalBatch:
+    """Commands, sessions as root and failed units that were read and are to be published.
 
-    A batch has the commands by user and process. `state` is what a restart needs; `boot` is the id
+    Commands are kept by user and process. `state` is the state that a restart needs, `boot` the id
     of this boot.
     """
 
@@ -105,7 +105,9 @@ class Notes:
         self.cursor = str(state.get("cursor", ""))
         self.units = list(map(str, state.get("units", ())))
         self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
-        pending = (Look(Failure(*failure), int(times)) for failure, times in state.get("looks", ()))
+        pending = (
+            PendingLook(Failure(*failure), int(times)) for failure, times in state.get("looks", ())
+        )
         self.looks = {look.failure.unit: look for look in pending}
         # the commands that came last, by user, as they were published
         self.ran: dict[str, list[Fields]] = dict(state.get("ran", {}))
@@ -136,13 +138,13 @@ class Notes:
             return
         self.cursor = entry.cursor
         match journal_lines.parse_event(entry):
-            case Began() as began:
-                self._begin(began)
-            case Continued(key=key, user=user, text=text):
+            case ActStarted() as started:
+                self._begin(started)
+            case CommandContinued(key=key, user=user, text=text):
                 self._continue(key, user, text)
-            case Ended(key=key, at=at):
+            case SessionClosed(key=key, at=at):
                 self._end(key, at)
-            case LoggedIn(key=key, address=address):
+            case RootLoggedIn(key=key, address=address):
                 if len(self._addresses) >= _MOST_OPEN:
                     self._addresses.clear()
                 self._addresses[key] = address
@@ -184,8 +186,8 @@ class Notes:
         self.ran = dict([*self.ran.items()][-_MOST_USERS:])
         return found
 
-    def _begin(self, began: Began) -> None:
-        key, act, is_open = began
+    def _begin(self, started: ActStarted) -> None:
+        key, act, is_open = started
         ran = self.acts.setdefault(act.user, {})
         if act.program == "ssh":
             act = act._replace(folder=f"from {self._addresses.pop(key, 'an unknown address')}")
@@ -265,11 +267,11 @@ class Follower:
     """Follows the journal and publishes what it says, until one of both is gone."""
 
     def __init__(
-        self, client: Client, journalctl: Sequence[str], notes: Notes, state: Path
+        self, client: Client, journalctl: Sequence[str], batch: JournalBatch, state: Path
     ) -> None:
         self._client = client
         self._journalctl = (*journalctl, "--quiet", "--no-pager", "--output=json", _FIELDS)
-        self._notes = notes
+        self._batch = batch
         self._state = state
         self._published_at: deque[float] = deque([0.0] * _AT_ONCE, maxlen=_AT_ONCE)
         # when units failed last
@@ -283,7 +285,7 @@ class Follower:
         reader = (*acts.READER_KIND, acts.PUBLISHER, {"follows": [*journal_lines.PROGRAMS]})
         async with self._follow() as lines:
             await self._client.publish(_READER, [reader], lifetime="connection")
-            if not self._notes.cursor:
+            if not self._batch.cursor:
                 await self._queue_earlier()
             try:
                 while True:
@@ -300,13 +302,13 @@ class Follower:
             line = await _read_line(lines)
         if not line:
             raise ConnectionError("journalctl ended")
-        self._notes.take(line)
+        self._batch.take(line)
         async with at_most(self._pause()):
             while line := await _read_line(lines):
-                self._notes.take(line)
+                self._batch.take(line)
 
     def _wait(self) -> float:
-        due = min((look.due for look in self._notes.looks.values()), default=math.inf)
+        due = min((look.due for look in self._batch.looks.values()), default=math.inf)
         return max(0.0, min(_LOOK_SECONDS, due - time.monotonic()))
 
     def _pause(self) -> float:
@@ -316,8 +318,8 @@ class Follower:
     def _follow(self) -> AbstractAsyncContextManager[asyncio.StreamReader]:
         # not `now`: journalctl takes a moment to start
         since = f"--since=@{int(time.time())}"
-        if self._notes.cursor:
-            since = f"--after-cursor={self._notes.cursor}"
+        if self._batch.cursor:
+            since = f"--after-cursor={self._batch.cursor}"
         return _running(*self._journalctl, "--follow", "--no-tail", since, *_MATCHES)
 
     async def _queue_earlier(self) -> None:
@@ -335,18 +337,18 @@ class Follower:
             self._queue(failure)
 
     async def _publish(self) -> None:
-        self._notes.end_lost()
-        objects = self._notes.users()
-        for failure in self._notes.failed.values():
+        self._batch.end_lost()
+        objects = self._batch.users()
+        for failure in self._batch.failed.values():
             self._queue(failure)
         objects += (failures := await self._look())
-        self._notes.clear()
+        self._batch.clear()
         if objects:
             await self._client.publish(_SOURCE, objects)
             await self._withdraw_oldest([name for *_, name, _ in failures])
             self._published_at.append(time.monotonic())
         # what is read from now on is not published yet
-        self._state_text = json.dumps(self._notes.state)
+        self._state_text = json.dumps(self._batch.state)
         if objects or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self._save()
 
@@ -367,14 +369,14 @@ class Follower:
             self._failed_at.clear()
             self._said.clear()
         self._failed_at[failure.unit] = now
-        self._notes.looks[failure.unit] = Look(failure)
+        self._batch.looks[failure.unit] = PendingLook(failure)
 
     async def _look(self) -> list[Published]:
         """Return the last lines of failed units that are due, where they are new.
 
         Those that cannot be read in time are left for later, since the journal is to be followed.
         """
-        looks, found = self._notes.looks, []
+        looks, found = self._batch.looks, []
         due = [look for look in looks.values() if look.due <= time.monotonic()][:_MOST_FAILED]
         async with at_most(_ANSWER_SECONDS):
             for failure, times, _ in due:
@@ -382,7 +384,7 @@ class Follower:
                 del looks[failure.unit]
                 if times < len(_AGAIN):
                     again = time.monotonic() + _AGAIN[times]
-                    looks[failure.unit] = Look(failure, times + 1, again)
+                    looks[failure.unit] = PendingLook(failure, times + 1, again)
                 described = await self._describe(failure)
                 if described and described != self._said.get(failure.unit):
                     self._said[failure.unit] = described
@@ -393,8 +395,8 @@ class Follower:
 
     async def _withdraw_oldest(self, units: Sequence[str]) -> None:
         """Keep the lines of the units that failed last."""
-        known = [name for name in self._notes.units if name not in units] + [*units]
-        self._notes.units = known[-_MOST_UNITS:]
+        known = [name for name in self._batch.units if name not in units] + [*units]
+        self._batch.units = known[-_MOST_UNITS:]
         if gone := known[:-_MOST_UNITS]:
             with suppress(OpDbusError):  # root may have withdrawn them
                 await self._client.withdraw([paths.of(*acts.FAILURE, name) for name in gone])
@@ -448,16 +450,16 @@ def _lines_of(entries: Sequence[Entry]) -> list[Line]:
     return found[-_MOST_READ:]
 
 
-def _read_notes(path: Path, boot: str) -> Notes:
-    """Return the notes of the run before; without a cursor if it is too long ago."""
+def _read_batch(path: Path, boot: str) -> JournalBatch:
+    """Return the batch that the run before left; without a cursor if it is too long ago."""
     try:
-        notes = Notes(json.loads(path.read_text()), boot)
+        batch = JournalBatch(json.loads(path.read_text()), boot)
         age = time.time() - path.stat().st_mtime
     except (OSError, ValueError, TypeError, AttributeError):
-        return Notes({}, boot)
+        return JournalBatch({}, boot)
     if age > _MOST_LATE_SECONDS:
-        notes.cursor = ""
-    return notes
+        batch.cursor = ""
+    return batch
 
 
 async def main(
@@ -470,7 +472,7 @@ async def main(
         began = time.monotonic()
         try:
             async with Client(bus) as client:
-                await Follower(client, journalctl, _read_notes(state, boot), state).run()
+                await Follower(client, journalctl, _read_batch(state, boot), state).run()
         except (OSError, OpDbusError) as error:
             reason = str(error) or type(error).__name__
         if reason != last_reason:

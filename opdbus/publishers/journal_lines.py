@@ -85,38 +85,38 @@ class Act(NamedTuple):
     folder: str = ""
 
 
-class Began(NamedTuple):
-    """A process that lets a user be root began with an act, `is_open` until it is closed."""
+class ActStarted(NamedTuple):
+    """Start of an act, by the key of its process; `is_open`: a session, until it is closed."""
 
     key: str
     act: Act
     is_open: bool = False
 
 
-class Continued(NamedTuple):
-    """The rest of a long command, as it was logged: it may begin within a secret."""
+class CommandContinued(NamedTuple):
+    """Rest of a long command, as it was logged: it may begin within a secret."""
 
     key: str
     user: str
     text: str
 
 
-class Ended(NamedTuple):
-    """The session as root of a process ended."""
+class SessionClosed(NamedTuple):
+    """End of a process's session as root."""
 
     key: str
     at: int
 
 
-class LoggedIn(NamedTuple):
-    """A process of sshd let root in from an address."""
+class RootLoggedIn(NamedTuple):
+    """Login of root from an address, by the key of its process of sshd."""
 
     key: str
     address: str
 
 
 class Failure(NamedTuple):
-    """A unit failed; its run, if systemd names it."""
+    """Failure of a unit, and its run, if systemd names it."""
 
     unit: str
     at: int
@@ -124,7 +124,7 @@ class Failure(NamedTuple):
     run: str
 
 
-Event: TypeAlias = Began | Continued | Ended | LoggedIn | Failure
+Event: TypeAlias = ActStarted | CommandContinued | SessionClosed | RootLoggedIn | Failure
 
 
 def read_entry(line: bytes) -> Entry | None:
@@ -177,7 +177,7 @@ def parse_event(entry: Entry, name_of: Callable[[int], str] = user_name) -> Even
         found = _POLKIT.fullmatch(entry.message)
         act = found and Act(found[2], entry.at, "polkit", clean(found[1]))
         # a session or a caller may hold the permission on: of one command nobody knows its end
-        return Began(f"{entry.key} {entry.at}", act) if act else None
+        return ActStarted(f"{entry.key} {entry.at}", act) if act else None
     program = fields.get("SYSLOG_IDENTIFIER", "")
     if entry.uid and not _is_program(fields.get("_EXE", ""), program):
         return None
@@ -194,9 +194,9 @@ def _is_program(path: str, program: str) -> bool:
 
 def _user_of(event: Event | None) -> str:
     match event:
-        case Began(act=act):
+        case ActStarted(act=act):
             return act.user
-        case Continued(user=user):
+        case CommandContinued(user=user):
             return user
     return ""
 
@@ -204,7 +204,7 @@ def _user_of(event: Event | None) -> str:
 def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     message = entry.message
     if more := _SUDO_CONTINUED.fullmatch(message):
-        return Continued(entry.key, more[1], more[2])
+        return CommandContinued(entry.key, more[1], more[2])
     if not (found := _SUDO.fullmatch(message)):
         return _parse_session(entry, name_of)
     user, head, command = found.groups()
@@ -216,7 +216,7 @@ def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     if not is_clear or given.get("USER") != ROOT or _SUDO_ENDED.search(command):
         return None
     folder = clean(given.get("PWD", ""))
-    return Began(entry.key, Act(user, entry.at, "sudo", clean(command), folder))
+    return ActStarted(entry.key, Act(user, entry.at, "sudo", clean(command), folder))
 
 
 def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
@@ -224,33 +224,33 @@ def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
         user, command, folder = found.groups()
         if " as root from " in command:
             return None
-        return Began(entry.key, Act(user, entry.at, "doas", clean(command), clean(folder)))
+        return ActStarted(entry.key, Act(user, entry.at, "doas", clean(command), clean(folder)))
     return _parse_session(entry, name_of)
 
 
 def _parse_pkexec(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     if found := _PKEXEC.fullmatch(entry.message):
         user, folder, command = found.groups()
-        return Began(entry.key, Act(user, entry.at, "pkexec", clean(command), clean(folder)))
+        return ActStarted(entry.key, Act(user, entry.at, "pkexec", clean(command), clean(folder)))
     return _parse_session(entry, name_of)
 
 
 def _parse_ssh(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     if found := _SSH.fullmatch(entry.message):
-        return LoggedIn(entry.key, clean(found[2], 64)) if found[1] == ROOT else None
+        return RootLoggedIn(entry.key, clean(found[2], 64)) if found[1] == ROOT else None
     return _parse_session(entry, name_of)
 
 
 def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     """Parse what pam_unix says of sessions of root."""
     if _CLOSED.fullmatch(entry.message):
-        return Ended(entry.key, entry.at)
+        return SessionClosed(entry.key, entry.at)
     found = _OPENED.fullmatch(entry.message)
     if not found or found[2] != ROOT:
         return None
     program = found[1].removesuffix("-i").removesuffix("-l")
     if program in {"sshd", "login"}:
-        return Began(entry.key, Act(ROOT, entry.at, program.removesuffix("d")), is_open=True)
+        return ActStarted(entry.key, Act(ROOT, entry.at, program.removesuffix("d")), is_open=True)
     uid = int(found[4])
     login = entry.fields.get("_AUDIT_LOGINUID", "")
     if not uid and login.isdecimal() and int(login) != _NOBODY:
@@ -258,7 +258,7 @@ def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
         uid = int(login)
     user = name_of(uid) if uid or not found[3] else found[3]
     command = _command_of_su(entry.fields.get("_CMDLINE", "")) if program == "su" else ""
-    return Began(entry.key, Act(user, entry.at, program, clean(command)), is_open=True)
+    return ActStarted(entry.key, Act(user, entry.at, program, clean(command)), is_open=True)
 
 
 def _command_of_su(line: str) -> str:

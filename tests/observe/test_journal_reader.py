@@ -17,7 +17,15 @@ from opdbus.bus import paths
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
 from opdbus.publishers import journal_follower, journal_lines
-from opdbus.publishers.journal_lines import Act, Began, Continued, Ended, Failure, Line, LoggedIn
+from opdbus.publishers.journal_lines import (
+    Act,
+    ActStarted,
+    CommandContinued,
+    Failure,
+    Line,
+    RootLoggedIn,
+    SessionClosed,
+)
 
 AT = 1_795_771_787_089_206
 SUDO = "bob : TTY=pts/0 ; PWD=/ ; USER=root ; COMMAND=/usr/bin/systemctl stop chrony"
@@ -46,47 +54,50 @@ def parsed(message: object, program: str = "sudo", **fields: str) -> journal_lin
     return journal_lines.parse_event(entry, lambda uid: {0: "root", 1000: "bob"}.get(uid, str(uid)))
 
 
-def began(user: str, program: str, command: str = "", folder: str = "", **more: Any) -> Began:
+def started(
+    user: str, program: str, command: str = "", folder: str = "", **more: Any
+) -> ActStarted:
     """Make the beginning of an act."""
-    return Began(KEY, Act(user, AT, program, command, folder), **more)
+    return ActStarted(KEY, Act(user, AT, program, command, folder), **more)
 
 
 OF_BOB = {"_UID": "1000", "_EXE": "/usr/bin/sudo"}
 SAID: list[tuple[str, str, dict[str, str], object]] = [
     # sudo 1.8 and 1.9, as root's process and as that of the user; without a terminal; sudo-rs
-    (SUDO, "sudo", {}, began("bob", "sudo", STOP, "/")),
-    (f"     {SUDO}", "sudo", OF_BOB, began("bob", "sudo", STOP, "/")),
+    (SUDO, "sudo", {}, started("bob", "sudo", STOP, "/")),
+    (f"     {SUDO}", "sudo", OF_BOB, started("bob", "sudo", STOP, "/")),
     (f"  bob : PWD=/srv/a b ; USER=root ; COMMAND={STOP}", "sudo", OF_BOB,
-     began("bob", "sudo", STOP, "/srv/a b")),
+     started("bob", "sudo", STOP, "/srv/a b")),
     (f"bob : HOST=h ; TTY=pts/0 ; PWD=/ ; USER=root ; TSID=0001 ; COMMAND={STOP}", "sudo",
-     {"_UID": "1000", "_EXE": "/usr/lib/cargo/bin/sudo-rs"}, began("bob", "sudo", STOP, "/")),
+     {"_UID": "1000", "_EXE": "/usr/lib/cargo/bin/sudo-rs"}, started("bob", "sudo", STOP, "/")),
     ("bob : (command continued) -- chrony ntp", "sudo", OF_BOB,
-     Continued(KEY, "bob", "-- chrony ntp")),
+     CommandContinued(KEY, "bob", "-- chrony ntp")),
     # older and newer pam_unix
     (f"pam_unix(sudo:session): {OPENED} (uid=1000)", "sudo", OF_BOB,
-     began("bob", "sudo", is_open=True)),
+     started("bob", "sudo", is_open=True)),
     (f"pam_unix(sudo-i:session): {OPENED} bob(uid=1000)", "sudo", OF_BOB,
-     began("bob", "sudo", is_open=True)),
+     started("bob", "sudo", is_open=True)),
     ("pam_unix(su:session): session opened for user root by bob(uid=1000)", "su", {},
-     began("bob", "su", is_open=True)),
+     started("bob", "su", is_open=True)),
     (f"pam_unix(su-l:session): {OPENED} root(uid=0)", "su", {"_AUDIT_LOGINUID": "1000",
      "_CMDLINE": "su - -c \"systemctl stop chrony\""},
-     began("bob", "su", "systemctl stop chrony", is_open=True)),
-    ("pam_unix(sudo:session): session closed for user root", "sudo", OF_BOB, Ended(KEY, AT)),
+     started("bob", "su", "systemctl stop chrony", is_open=True)),
+    ("pam_unix(sudo:session): session closed for user root", "sudo", OF_BOB,
+     SessionClosed(KEY, AT)),
     # others that make a user root
     ("bob ran command systemctl stop chrony as root from /home/bob", "doas", {},
-     began("bob", "doas", "systemctl stop chrony", "/home/bob")),
+     started("bob", "doas", "systemctl stop chrony", "/home/bob")),
     (f"bob: Executing command [USER=root] [TTY=/dev/pts/0] [CWD=/home/bob] [COMMAND={STOP}]",
-     "pkexec", {}, began("bob", "pkexec", STOP, "/home/bob")),
+     "pkexec", {}, started("bob", "pkexec", STOP, "/home/bob")),
     (POLKIT, "polkitd", {"_UID": "998", "_SYSTEMD_UNIT": "polkit.service"},
-     Began(f"{KEY} {AT}", Act("bob", AT, "polkit", "systemctl start php"))),
-    (f"pam_unix(sshd:session): {OPENED} (uid=0)", "sshd", {}, began("root", "ssh", is_open=True)),
+     ActStarted(f"{KEY} {AT}", Act("bob", AT, "polkit", "systemctl start php"))),
+    (f"pam_unix(sshd:session): {OPENED} (uid=0)", "sshd", {}, started("root", "ssh", is_open=True)),
     (f"pam_unix(login:session): {OPENED} LOGIN(uid=0)", "login", {},
-     began("root", "login", is_open=True)),
+     started("root", "login", is_open=True)),
     ("Accepted publickey for root from 10.0.0.5 port 5022 ssh2: ED25519 SHA256:abc",
-     "sshd-session", {}, LoggedIn(KEY, "10.0.0.5")),
+     "sshd-session", {}, RootLoggedIn(KEY, "10.0.0.5")),
     ("Accepted password for root from fe80::1%eth0 port 5022 ssh2", "sshd", {},
-     LoggedIn(KEY, "fe80::1%eth0")),
+     RootLoggedIn(KEY, "fe80::1%eth0")),
     # not root, and not allowed to be root
     ("Accepted publickey for bob from 10.0.0.5 port 5022 ssh2", "sshd", {}, None),
     (SUDO.replace("USER=root", "USER=postgres"), "sudo", {}, None),
@@ -176,7 +187,7 @@ def test_texts_of_others_are_escaped() -> None:
 def test_the_command_of_su(given: str, wanted: str) -> None:
     """The command is the one that su ran: the last that it was given, in any of the ways."""
     line = f"pam_unix(su:session): {OPENED} bob(uid=1000)"
-    command = began("bob", "su", wanted, is_open=True)
+    command = started("bob", "su", wanted, is_open=True)
     assert parsed(line, "su", _CMDLINE=f"su {given}") == command
 
 
@@ -185,7 +196,7 @@ def test_commands_are_cut_once_their_secrets_are_replaced() -> None:
     for length in range(930, 1000):
         line = f"{SUDO} {'x' * length} postgres://app:hunter2-secret@db"
         found = parsed(line)
-        assert isinstance(found, Began)
+        assert isinstance(found, ActStarted)
         assert len(found.act.command) <= journal_lines.MAX_TEXT
         assert "hunter2" not in found.act.command
 
