@@ -64,7 +64,7 @@ def group_into_lines(
     that counts the oldest one begins its count with "at least".
     """
     oldest = changes[0] if is_cut and changes else None
-    described = [(change, change_words.describe_change(change)) for change in changes]
+    described = [(change, change_words.describe_change(change, _user_name)) for change in changes]
     if is_narrow and len(described) <= _FEW_CHANGES:
         yield from map(_line_of_one, described)
         return

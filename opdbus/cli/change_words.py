@@ -336,9 +336,11 @@ class ChangeWords(NamedTuple):
         return f"{self.subject} {self.verb}{between}{self.detail}"
 
 
-def describe_change(change: Change) -> ChangeWords:
-    """Return a change in plain words."""
-    return _describe_note(change) or _describe_change(change)
+def describe_change(
+    change: Change, user: Callable[[int], str] = lambda uid: f"uid {uid}"
+) -> ChangeWords:
+    """Return a change in plain words; `user` returns the name of a uid."""
+    return _describe_note(change, user) or _describe_change(change)
 
 
 def _describe_change(change: Change) -> ChangeWords:
@@ -486,17 +488,31 @@ def _describe_file(values: FieldValues, _cause: str) -> tuple[str, str] | None:
     return "changed", ", ".join([*said, *([describe_fields(rest)] if rest else [])])
 
 
-def _describe_note(change: Change) -> ChangeWords | None:
-    """Return what the journal said of a user or a unit, in words; None for any other change."""
-    if (change["plugin"], change["kind"]) == ("journal", "reader"):
+def _describe_note(change: Change, user: Callable[[int], str]) -> ChangeWords | None:
+    """Return what the journal said of a user or a unit, in words; None if the fields are clearer.
+
+    Others than the journal's reader may publish such objects: these say nothing of the user.
+    """
+    if change["plugin"] != "journal":
+        return None
+    if not change.get("believed"):
+        caller = _CALLER.fullmatch(change["cause"])
+        by = f"published by {user(int(caller[2]))}" if caller else "published by others"
+        plain = _describe_change(change)
+        return plain._replace(subject=f"{by}: {change['kind']} {change['name']}")
+    if change["kind"] == "reader":
         again = "from now on" if change["what"] == "appeared" else "no longer"
         return ChangeWords("the journal", f"is read {again}")
-    if change["plugin"] != "journal" or change["what"] not in {"appeared", "changed"}:
+    if change["what"] not in {"appeared", "changed"}:
         return None
     after = {path: json.loads(new) for path, _, new in change["fields"] if new}
     if change["kind"] == "failure":
-        last = [str(one.get("why", "")) for one in _dicts(after.get("failed"))]
-        return ChangeWords(change["name"], "logged before it failed", "; ".join(last))
+        last = _dicts(after.get("failed"))
+        is_logged = any(one.get("why") in _list(one.get("lines")) for one in last)
+        why = "; ".join(str(one.get("why", "")) for one in last)
+        return ChangeWords(
+            change["name"], "logged before it failed" if is_logged else "failed", why
+        )
     if change["kind"] == "user":
         ran = [_describe_act(act) for act in _dicts(after.get("ran"))]
         root = [_describe_act(act) for act in _dicts(after.get("as_root"))]
@@ -508,8 +524,12 @@ def _describe_note(change: Change) -> ChangeWords | None:
     return None
 
 
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _dicts(value: object) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [one for one in _list(value) if isinstance(one, dict)]
 
 
 def _describe_act(act: Mapping[str, Any]) -> str:

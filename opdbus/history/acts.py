@@ -6,11 +6,11 @@ shortly before is not enough.
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from fnmatch import fnmatchcase
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
@@ -23,12 +23,13 @@ from opdbus.state.object import Json
 PUBLISHER: Final = "op-dbus-journal"
 SOURCE: Final = "publish:journal"
 READER: Final = "publish:journal.reader"
-READER_KIND: Final = ("journal", "reader")
-USER: Final = ("journal", "user")
-FAILURE: Final = ("journal", "failure")
+JOURNAL: Final = "journal"
+READER_KIND: Final = (JOURNAL, "reader")
+USER: Final = (JOURNAL, "user")
+FAILURE: Final = (JOURNAL, "failure")
 # A command's change may come so late, as a stop may, and be recorded this much too early.
 _MOST_LATE: Final = 120 * 1_000_000
-_MOST_EARLY: Final = 1_000_000
+MOST_EARLY: Final = 250_000
 _SHOWN: Final = 200
 _KEYS: Final = ("with", "command", "folder")
 _UNIT: Final = ("systemd", "unit")
@@ -44,7 +45,7 @@ _WRAPPERS: Final = frozenset(
 )
 _SHELLS: Final = frozenset("sh bash dash zsh ksh ash".split())
 _DEEPEST: Final = 3
-_RESTARTS: Final = frozenset(("start", "stop", "restart", "reload"))
+_RESTARTS: Final[AbstractSet[str]] = frozenset(("start", "stop", "restart", "reload"))
 # The changes of a unit that a verb of systemctl brings about: acts of jobs, and `file` and `reset`.
 _VERBS: Final[Mapping[str, AbstractSet[str]]] = {
     "start": {"start"},
@@ -88,6 +89,27 @@ _FIXED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "localectl": (("system", "fact"), "locale"),
     "visudo": (("files", "file"), "/etc/sudoers"),
 }
+# Programs that change these fields of an object and no others; fields by options that have their
+# values; the fields that verbs of systemctl set.
+_ONLY: Final[Mapping[str, AbstractSet[str]]] = {
+    "chmod": frozenset(("mode",)),
+    "chown": frozenset(("owner", "group")),
+    "chgrp": frozenset(("group",)),
+    "chsh": frozenset(("shell", "can_log_in")),
+}
+_OPTIONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("-s", "--shell"), "shell"),
+    **dict.fromkeys(("-d", "--home"), "home"),
+    **dict.fromkeys(("-u", "--uid"), "uid"),
+}
+_WITH_OPTIONS: Final = frozenset(("useradd", "usermod", "adduser", "chsh"))
+_FILE_VERBS: Final[Mapping[str, tuple[str, bool]]] = {
+    "enable": ("enabled", True),
+    "disable": ("enabled", False),
+    "mask": ("masked", True),
+    "unmask": ("masked", False),
+}
+_OCTAL: Final = re.compile(r"[0-7]{1,5}")
 _REMOVING: Final = frozenset(
     "userdel deluser groupdel delgroup rm unlink mv umount rmmod remove purge autoremove erase del"
     " -r -P -e --remove --purge".split()
@@ -168,21 +190,21 @@ def time_of(value: Json) -> int:
 
 def is_timely(act: Act, row: Row) -> bool:
     """Return whether a command came before a change, but not long before."""
-    return -_MOST_EARLY <= row.at - act.at <= _MOST_LATE
+    return -MOST_EARLY <= row.at - act.at <= _MOST_LATE
 
 
 def may_be_of_user(row: Row) -> bool:
     """Return whether nobody else is known to have made a change, such as a timer."""
     cause = jobs.alone(row.cause)
-    is_of_host = row.identity.source.startswith("live:") and row.change_type in {
-        "appeared",
-        "changed",
-        "gone",
-        "event",
-    }
     is_open = cause in {"", "reload", "exit:SIGTERM", "exit:SIGKILL"} or cause.startswith("job:")
     is_other = " by " in cause or cause.endswith(", automatic")
-    return is_of_host and row.identity[1:3] in KINDS and is_open and not is_other
+    return is_of_host(row) and row.identity[1:3] in KINDS and is_open and not is_other
+
+
+def is_of_host(row: Row) -> bool:
+    """Return whether an object of the host changed, as far as the host itself was observed."""
+    is_change = row.change_type in {"appeared", "changed", "gone", "event"}
+    return is_change and row.identity.source.startswith("live:")
 
 
 def explains(act: Act, row: Row) -> bool:
@@ -196,6 +218,41 @@ def explains(act: Act, row: Row) -> bool:
     return (is_of_run or may_be_of_user(row)) and any(
         _explains(words, act.folder, row) for words in commands(act.command)
     )
+
+
+def ends(act: Act, row: Row) -> bool:
+    """Return whether a change that a command does not explain shows that the command is over.
+
+    It came after the command and is the opposite, or another change of what the command changes.
+    """
+    if row.at < act.at:
+        return False
+    name, kind_id = row.identity.name, row.identity[1:3]
+    for words in commands(act.command):
+        program = PurePosixPath(words[0]).name
+        if kind_id == _UNIT:
+            does, happened = _acts_on_unit(words, program, name), _changes_of_unit(row)
+            is_of_run = does - {"file"} and not _RESTARTS.isdisjoint(happened)
+            if is_of_run or "file" in does & happened:
+                return True
+        elif (kind_id, name) == _FIXED.get(program) or (
+            program in _PROGRAMS.get(kind_id, ()) and name in _names(words[1:], kind_id, act.folder)
+        ):
+            return True
+    return False
+
+
+def aspects(row: Row) -> AbstractSet[str]:
+    """Return the parts of an object that changed: a command explains one change of each."""
+    if row.identity[1:3] != _UNIT:
+        return frozenset(("state",))
+    return frozenset("file" if one == "file" else "run" for one in _changes_of_unit(row))
+
+
+def work_of(row: Row) -> str:
+    """Return the job or package run of a row, which the rows of one change share; else empty."""
+    job = jobs.alone(row.cause).partition(" ")[0].rstrip(",")
+    return f"{row.boot} {job}" if job.startswith(("job:", "apt:", "dpkg:", "rpm:")) else ""
 
 
 def _command_line(words: Sequence[str]) -> str:
@@ -226,16 +283,23 @@ def _explains(words: Sequence[str], folder: str, row: Row) -> bool:
     if kind_id == _UNIT:
         return _is_of_unit(words, program, row)
     if (kind_id, row.identity.name) == _FIXED.get(program):
-        return True
+        return _fits(words, program, row)
     is_removing = program in _REMOVING or not _REMOVING.isdisjoint(words[1:])
     is_fitting = {"gone": is_removing, "appeared": not is_removing}.get(row.change_type, True)
     if program not in _PROGRAMS.get(kind_id, ()) or not is_fitting:
         return False
-    return row.identity.name in _names(words[1:], kind_id, folder)
+    is_named = row.identity.name in _names(words[1:], kind_id, folder)
+    return is_named and _fits(words, program, row)
 
 
 def _is_of_unit(words: Sequence[str], program: str, row: Row) -> bool:
     """Return whether a command does to a unit what happened to it."""
+    does, happened = _acts_on_unit(words, program, row.identity.name), _changes_of_unit(row)
+    return bool(does & happened) and (does & happened != {"file"} or _fits(words, program, row))
+
+
+def _acts_on_unit(words: Sequence[str], program: str, name: str) -> AbstractSet[str]:
+    """Return the changes that a command brings about if it names a unit."""
     given = [word for word in words[1:] if not word.startswith("-")]
     if program == "systemctl" and given:
         verb, units = given[0], given[1:]
@@ -247,13 +311,51 @@ def _is_of_unit(words: Sequence[str], program: str, row: Row) -> bool:
     elif words[0].startswith("/etc/init.d/") and given:
         units, does = [program], set(_VERBS.get(given[0], ()))
     else:
-        return False
+        return frozenset()
     names = (unit if _SUFFIX.search(unit) else f"{unit}.service" for unit in units)
-    is_named = any(fnmatchcase(row.identity.name, name) for name in names)
-    return is_named and not does.isdisjoint(_changes_of_unit(row))
+    return does if any(fnmatchcase(name, each) for each in names) else frozenset()
 
 
-def _changes_of_unit(row: Row) -> Collection[str]:
+def _fits(words: Sequence[str], program: str, row: Row) -> bool:
+    """Return whether no value that a command names is another than that after a change."""
+    changed = {path[0]: now for path, _, now in row.fields if path and now is not None}
+    is_known = row.change_type == "changed" and len(changed) == len(row.fields) and changed
+    if is_known and program in _ONLY and _ONLY[program].isdisjoint(changed):
+        return False
+    after = {field: now[0] for field, now in changed.items() if now}
+    return all(
+        field not in after or _is_value(after[field], value)
+        for field, value in _values(words, program, row.identity.name)
+    )
+
+
+def _is_value(after: Json, value: Json) -> bool:
+    if isinstance(value, bool):
+        return after is value
+    return str(after).split() == str(value).split()
+
+
+def _values(words: Sequence[str], program: str, name: str) -> Iterator[tuple[str, Json]]:
+    """Yield the fields to which a command sets an object, and the values, as far as it has them."""
+    given = [word for word in words[1:] if not word.startswith("-")]
+    if program == "chmod" and given and _OCTAL.fullmatch(given[0]):
+        yield "mode", f"{int(given[0], 8):04o}"
+    elif program == "sysctl":
+        pairs = (word.partition("=") for word in given)
+        yield from (("value", value) for key, equals, value in pairs if equals and key == name)
+    elif program == "systemctl" and given[:1] and given[0] in _FILE_VERBS:
+        yield _FILE_VERBS[given[0]]
+    elif program == "hostnamectl" and given[:-1] in (["set-hostname"], ["hostname"]):
+        yield "hostname", given[-1]
+    elif program in _WITH_OPTIONS:
+        for word, following in pairwise(words):
+            if word in _OPTIONS:
+                yield _OPTIONS[word], following
+            elif word.partition("=")[0] in _OPTIONS and "=" in word:
+                yield _OPTIONS[word.partition("=")[0]], word.partition("=")[2]
+
+
+def _changes_of_unit(row: Row) -> AbstractSet[str]:
     """Return what happened to a unit: acts of jobs, `exit`, `file` and `reset`."""
     changed = {path[0]: (before, after) for path, before, after in row.fields if path}
     found = {jobs.act(row.cause), *jobs.others(row.cause)}

@@ -75,8 +75,8 @@ _BYTES_A_LINE: Final = 1 << 20
 _RUN: Final = "_SYSTEMD_INVOCATION_ID"
 _FIELDS: Final = (
     "--output-fields=MESSAGE,MESSAGE_ID,SYSLOG_IDENTIFIER,UNIT,UNIT_RESULT,INVOCATION_ID,PRIORITY,"
-    "CONTAINER_ID,_PID,_UID,_EXE,_CMDLINE,_BOOT_ID,_AUDIT_LOGINUID,_SYSTEMD_UNIT"
-    f",{_RUN}"
+    "CONTAINER_ID,_PID,_UID,_EXE,_CMDLINE,_BOOT_ID,_AUDIT_LOGINUID,_SYSTEMD_UNIT,"
+    f"_SOURCE_REALTIME_TIMESTAMP,{_RUN}"
 )
 _FAILED: Final = ("_PID=1", f"MESSAGE_ID={journal_lines.FAILED}")
 _MATCHES: Final = (
@@ -188,6 +188,11 @@ class JournalBatch:
 
     def _begin(self, started: ActStarted) -> None:
         key, act, is_open = started
+        if act.user == journal_lines.ROOT and act.program not in {"ssh", "login"}:
+            # root was root before
+            is_open = False
+            if not act.command:
+                return
         ran = self.acts.setdefault(act.user, {})
         if act.program == "ssh":
             act = act._replace(folder=f"from {self._addresses.pop(key, 'an unknown address')}")
@@ -402,7 +407,7 @@ class Follower:
                 await self._client.withdraw([paths.of(*acts.FAILURE, name) for name in gone])
 
     async def _describe(self, failure: Failure) -> Published | None:
-        """Return a failed unit's last lines; None if it had none."""
+        """Return why a unit failed, and its last lines; None if nothing says why."""
         if not failure.run:
             return None
         begin = failure.at // 1_000_000 - _RUN_SECONDS
@@ -413,12 +418,12 @@ class Follower:
             # what PID 1 says of a run that never came to say anything itself
             or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
-        if not lines:
+        if not (why := journal_lines.describe_reason(failure.result, lines)):
             return None
         last = {
             "at": _format_time(failure.at),
             "result": failure.result,
-            "why": journal_lines.main_line(lines),
+            "why": why,
             "lines": [line.text for line in lines[-_MOST_LINES:]],
         }
         # a list is one field of a change, with all of it
@@ -443,7 +448,7 @@ def _lines_of(entries: Sequence[Entry]) -> list[Line]:
         priority = entry.fields.get("PRIORITY", "6")
         level = int(priority) if priority.isdecimal() else 6
         found += [
-            Line(escape(text.strip(), _LINE), level)
+            Line(escape(text.strip(), _LINE), level, entry.fields.get("_PID") == "1")
             for text in split_lines(message)[-_MOST_READ:]
             if text.strip()
         ]

@@ -7,7 +7,7 @@ of another user's process is believed only from a program that logs so, and only
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from getopt import GetoptError, gnu_getopt
 from typing import Final, NamedTuple, TypeAlias
 
@@ -135,7 +135,8 @@ def read_entry(line: bytes) -> Entry | None:
     try:
         row = json.loads(line)
         fields = {name: value for name, value in row.items() if isinstance(value, str)}
-        at = int(fields["__REALTIME_TIMESTAMP"])
+        # the kernel's time of sending: a busy journald receives late
+        at = int(fields.get("_SOURCE_REALTIME_TIMESTAMP") or fields["__REALTIME_TIMESTAMP"])
         int(fields.get("_UID", 0))
         return Entry(at, fields["__CURSOR"], fields, _text(row.get("MESSAGE")))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
@@ -285,32 +286,54 @@ _PARSERS: Final[Mapping[str, Callable[[Entry, Callable[[int], str]], Event | Non
 
 
 class Line(NamedTuple):
-    """A line that a unit logged, and its priority of syslog(3)."""
+    """A line that a unit logged, or systemd about it, and its priority of syslog(3)."""
 
     text: str
     priority: int
+    is_of_systemd: bool = False
 
 
-# From the words that only a fatal message has to those that a harmless one may have.
-_GRAVE: Final = (
-    re.compile(r"\b(?:emerg|alert|crit(?:ical)?|fatal|panic(?:ked)?|segfault)\b", re.IGNORECASE),
-    re.compile(r"\b(?:err(?:or)?s?|exception)\b|\w(?:Error|Exception)\b", re.IGNORECASE),
+# Results of units whose processes did not exit by themselves, in words.
+_KILLED: Final[Mapping[str, str]] = {
+    "signal": "killed by a signal",
+    "core-dump": "killed by a signal, with a core dump",
+    "timeout": "a time limit was exceeded",
+    "watchdog": "the watchdog's time limit was exceeded",
+    "oom-kill": "killed since memory was short",
+}
+# Words of errors, and words that a harmless line may have.
+_ERRORS: Final = (
     re.compile(
-        r"\b(?:fail\w*|can(?:no|')t|cannot|could not|unable|denied|invalid|refused|missing"
-        r"|not found|no such|unknown|already in use|abort\w*|killed|out of memory)\b",
+        r"\b(?:emerg|alert|crit(?:ical)?|fatal|panic(?:ked)?|segfault|err(?:or)?s?|exception)\b"
+        r"|\w(?:Error|Exception)\b",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"\b(?:fail\w*|can(?:no|')t|cannot|could not|unable|denied|invalid|refused|missing|bad"
+        r"|not found|no such|unknown|already in use|abort\w*|out of memory)\b",
         re.IGNORECASE,
     ),
 )
+_ERROR_PRIORITY: Final = 3
+_OF_EVERY_FAILURE: Final = re.compile(r"^Failed to start |: Failed with result |process exited, ")
 
 
-def main_line(lines: list[Line]) -> str:
-    """Return the line that says best why a unit failed: the gravest one, of equal ones the last."""
+def describe_reason(result: str, lines: Sequence[Line]) -> str:
+    """Return why a unit failed: systemd's result if it was killed, else the line that says best.
+
+    The first of the lines about an error has its cause more often than later ones; without any, the
+    last line counts. What systemd says of every failure says least.
+    """
+    if result in _KILLED:
+        return _KILLED[result]
 
     def rank(line: Line) -> int:
-        for place, words in enumerate(_GRAVE):
-            if words.search(line.text):
-                return place
-        return len(_GRAVE) + (line.priority > 3)
+        if line.is_of_systemd:
+            return len(_ERRORS) + (2 if _OF_EVERY_FAILURE.search(line.text) else 1)
+        if line.priority <= _ERROR_PRIORITY:
+            return 0
+        return next((n for n, words in enumerate(_ERRORS) if words.search(line.text)), len(_ERRORS))
 
     best = min(map(rank, lines), default=0)
-    return next((line.text for line in reversed(lines) if rank(line) == best), "")
+    of_best = [line.text for line in lines if rank(line) == best]
+    return of_best[-1 if best == len(_ERRORS) else 0] if of_best else ""

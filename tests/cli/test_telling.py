@@ -62,18 +62,28 @@ def unit_event(name: str, cause: str, **more: Any) -> dict[str, Any]:
     return change("event", UNIT, name, cause=cause, **more)
 
 
+def note(*args: Any, **fields: Any) -> dict[str, Any]:
+    """Make a change that the journal's reader published."""
+    return {**change(*args, **fields), "believed": True}
+
+
 STOP = {"at": "2026-11-27T10:28:10+00:00", "with": "sudo", "command": "systemctl stop chrony"}
 SAID = [
-    (change("changed", "journal/user", "bob", ran=([], [STOP]), as_root=([STOP], [])),
+    (note("changed", "journal/user", "bob", ran=([], [STOP]), as_root=([STOP], [])),
      "user bob ran as root: sudo systemctl stop chrony"),
-    (change("changed", "journal/user", "bob", as_root=([], [STOP])),
+    (note("changed", "journal/user", "bob", as_root=([], [STOP])),
      "user bob is root: sudo systemctl stop chrony"),
-    (change("changed", "journal/user", "bob", as_root=([STOP], [])), "user bob is root no longer"),
-    (change("changed", "journal/user", "bob", as_root=(1, "x"), ran=({}, [1, [], {"with": 3}])),
+    (note("changed", "journal/user", "bob", as_root=([STOP], [])), "user bob is root no longer"),
+    (note("changed", "journal/user", "bob", as_root=(1, "x"), ran=({}, [1, [], {"with": 3}])),
      "user bob ran as root: 3"),
-    (change("appeared", "journal/failure", "a.service", failed=(None, [{"why": "error: x"}])),
-     "a.service logged before it failed: error: x"),
-    (change("gone", "journal/reader", "op-dbus-journal"), "the journal is read no longer"),
+    (note("appeared", "journal/failure", "a.service", failed=(None, [{"why": "error: x",
+     "lines": ["error: x"]}])), "a.service logged before it failed: error: x"),
+    (note("changed", "journal/failure", "a.service", failed=([], [{"why": "killed by a signal"}])),
+     "a.service failed: killed by a signal"),
+    (note("gone", "journal/reader", "op-dbus-journal"), "the journal is read no longer"),
+    # another publisher's, which anybody in the group may write
+    (change("appeared", "journal/user", "alice", ran=(None, [STOP]), source="publish:journal",
+     cause="bus::1.9 uid 1003"), "published by uid 1003: user alice published"),
     (change("healed", PACKAGE, "a", version=("1.0", ">= 2.0")),
      "package a is as declared again: version was 1.0, declared >= 2.0"),
     (unit("a.timer", sub_state=("waiting", "elapsed")), "a.timer elapsed, and is not set again"),

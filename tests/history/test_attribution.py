@@ -21,7 +21,11 @@ from opdbus.state.object import Identity, Json, StateObject
 SECOND = 1_000_000
 NOW = 1_800_000_000
 STATE = FieldChange(["active_state"], ["active"], ["inactive"])
+MODE = FieldChange(["mode"], ["0644"], ["0600"])
+SHELL = FieldChange(["shell"], ["/bin/sh"], ["/bin/zsh"])
+SETTING = FieldChange(["value"], ["60"], ["10"])
 ENABLED = FieldChange(["enabled"], [True], [False])
+MASKED = FieldChange(["masked"], [False], [True])
 UNIT, GROUP, ACCOUNT = "systemd/unit/chrony.service", "users/group/sudo", "users/account/bob"
 PACKAGE, FILE = "packages/package/curl", "files/file//etc/nginx/nginx.conf"
 STOP, OF_APT = "job:7 stop", "apt:2026-11-27T12:00:00 apt-get install curl"
@@ -64,6 +68,8 @@ FITS: list[tuple[str, Row]] = [
     ("visudo", row("files/file//etc/sudoers")),
     ("sysctl -w net.ipv4.ip_forward=1", row("kernel/sysctl/net.ipv4.ip_forward")),
     ("hostnamectl set-hostname web", row("system/fact/hostname")),
+    ("chmod 600 /etc/nginx/nginx.conf", row(FILE, fields=[MODE])),
+    ("usermod -s /bin/zsh bob", row(ACCOUNT, fields=[SHELL])),
 ]
 FITS_NOT: list[tuple[str, Row]] = [
     # another object, another act, only a mention
@@ -86,6 +92,13 @@ FITS_NOT: list[tuple[str, Row]] = [
     ("systemctl stop chrony", row(cause="start", fields=[STATE])),
     ("systemctl stop chrony", row(cause="exit", fields=[STATE])),
     ("usermod -aG sudo bob", row(GROUP, cause=OF_APT)),
+    # another value, or another field
+    ("chmod 644 /etc/nginx/nginx.conf", row(FILE, fields=[MODE])),
+    ("chmod 600 /etc/nginx/nginx.conf", row(FILE, fields=[SHELL])),
+    ("usermod -s /bin/sh bob", row(ACCOUNT, fields=[SHELL])),
+    ("usermod --shell=/bin/sh bob", row(ACCOUNT, fields=[SHELL])),
+    ("sysctl -w vm.swappiness=1", row("kernel/sysctl/vm.swappiness", fields=[SETTING])),
+    ("systemctl enable chrony", row(cause="reload", fields=[ENABLED])),
 ]
 
 
@@ -125,9 +138,11 @@ class Live:
         item = StateObject(Identity(f"publish:{source}", "journal", kind, name), fields)
         await self.memory.publish([item], owner, cause=f"bus::1.9 uid {owner}")
 
-    async def change(self, what: ChangeType = "changed", cause: str = STOP) -> Attribution:
+    async def change(
+        self, what: ChangeType = "changed", cause: str = STOP, field: FieldChange = STATE
+    ) -> Attribution:
         """Record a change of the unit, and give what is known of it 10 s later."""
-        found = Change(Identity("live:systemd", *UNIT.split("/")), what, Cause(cause), [STATE])
+        found = Change(Identity("live:systemd", *UNIT.split("/")), what, Cause(cause), [field])
         await self.memory.record([found], lambda _: None)
         return await self.known()
 
@@ -163,6 +178,8 @@ def test_a_change_is_of_who_did_it(tmp_path: Path) -> None:
         # anybody may publish under this name
         await host.say("user", "bob", owner=4711, source="journal", ran=stop, as_root=[])
         assert await host.change() == Attribution()
+        (forged,) = await history_reader.first_rows(host.memory, Filter(plugin="journal"), 1)
+        assert not attribution.is_believed(forged)
         await host.memory.withdraw([_user("bob")], 4711)
         await host.say("user", "bob", ran=ran("/usr/bin/systemctl stop chrony", NOW - 300))
         assert await host.change() == Attribution()
@@ -181,6 +198,40 @@ def test_a_change_is_of_who_did_it(tmp_path: Path) -> None:
 
 def _user(name: str) -> Any:
     return Identity("publish:journal", "journal", "user", name).object_id
+
+
+def test_a_command_explains_one_change(tmp_path: Path) -> None:
+    """Of changes that a command fits, it explains the first, and none after its opposite."""
+
+    async def work(host: Live) -> None:
+        stop = ran("/usr/bin/systemctl stop chrony", NOW)
+        await host.say("user", "bob", ran=stop, as_root=[])
+        host.clock[0] += 1
+        assert (await host.change(cause="job:7 stop")).by
+        # rows of one job are one change
+        assert (await host.change(cause="job:7 stop")).by
+        host.clock[0] += 1
+        assert not (await host.change(cause="job:8 start")).by
+        host.clock[0] += 1
+        assert not (await host.change(cause="job:9 stop")).by
+        # it did nothing, as the unit was down
+        host.clock[0] += 300
+        await host.say("user", "bob", ran=ran("/usr/bin/systemctl stop chrony", host.clock[0]))
+        host.clock[0] += 1
+        assert not (await host.change(cause="job:10 start")).by
+        host.clock[0] += 1
+        assert not (await host.change(cause="job:11 stop")).by
+        host.clock[0] += 1
+        mask = ran("/usr/bin/systemctl mask --now chrony", host.clock[0])
+        await host.say("user", "bob", ran=mask)
+        for cause, field, is_named in (
+            ("reload", MASKED, True), ("job:12 stop", STATE, True), ("reload", MASKED, False),
+        ):  # fmt: skip
+            host.clock[0] += 1
+            found = await host.change(cause=cause, field=field)
+            assert bool(found.by) == is_named, cause
+
+    live(tmp_path, work)
 
 
 def test_who_was_root_meanwhile(tmp_path: Path) -> None:

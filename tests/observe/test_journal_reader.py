@@ -154,13 +154,45 @@ def test_what_is_no_entry(line: bytes) -> None:
     [
         (("starting", 'web: [emerg] unknown directive "x"', "configuration test failed"), 1),
         (("Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: x"), 2),
+        (("line 1: Bad configuration option: X", "terminating, 2 bad configuration options"), 0),
         (("cannot open /etc/a", "bye"), 0),
         (("one", "two"), 1),
     ],
 )
-def test_the_main_line(lines: tuple[str, ...], wanted: int) -> None:
-    """The gravest line says why a unit failed, of equal ones the last."""
-    assert journal_lines.main_line([Line(text, 6) for text in lines]) == lines[wanted]
+def test_the_reason_of_a_failure(lines: tuple[str, ...], wanted: int) -> None:
+    """The first line about an error says why a unit failed, without any the last line."""
+    said = [Line(text, 6) for text in lines]
+    of_systemd = Line("Failed to start a.service.", 3, is_of_systemd=True)
+    reason = journal_lines.describe_reason
+    assert reason("exit-code", [of_systemd, *said, of_systemd]) == lines[wanted]
+    assert reason("exit-code", [Line("of priority err", 3), *said]) == "of priority err"
+    cause = Line("a.service: Failed to load environment files: No such file", 3, is_of_systemd=True)
+    assert reason("resources", [of_systemd, cause, of_systemd]) == cause.text
+
+
+def test_the_reason_of_a_killed_unit() -> None:
+    """Of a unit that was killed, systemd's result is the reason, whatever it had logged."""
+    for lines in ([], [Line("error: harmless", 3)]):
+        assert journal_lines.describe_reason("signal", lines) == "killed by a signal"
+        assert journal_lines.describe_reason("oom-kill", lines) == "killed since memory was short"
+
+
+def test_sessions_of_root_itself() -> None:
+    """That root became root with su is nothing; its commands are, and that it logged in."""
+    batch = journal_follower.JournalBatch({}, BOOT)
+
+    def take(message: str, program: str, pid: str) -> None:
+        batch.take(json.dumps(row(message, program, _PID=pid)).encode())
+
+    take(f"pam_unix(su:session): {OPENED} root(uid=0)", "su", "1")
+    take("pam_unix(su:session): session closed for user root", "su", "1")
+    assert batch.users() == []
+    take(SUDO.replace("bob", "root"), "sudo", "2")
+    take(f"pam_unix(sudo:session): {OPENED} root(uid=0)", "sudo", "2")
+    take(f"pam_unix(login:session): {OPENED} LOGIN(uid=0)", "login", "3")
+    ((_, _, user, fields),) = batch.users()
+    assert (user, [act["with"] for act in fields["ran"]]) == ("root", ["sudo"])
+    assert [act["with"] for act in fields["as_root"]] == ["login"]
 
 
 def test_texts_of_others_are_escaped() -> None:

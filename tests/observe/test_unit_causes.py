@@ -339,6 +339,24 @@ async def test_files_and_a_job_at_once(tmp_path: Path, system_bus: str, job: str
         assert rows(tmp_path, name)[count:] == [("changed", job, 0)]
 
 
+async def test_what_is_enabled_after_a_start(tmp_path: Path, system_bus: str) -> None:
+    """The job that started a unit just before it was enabled did not enable it."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        file = fake.file(ONE, "disabled")
+        fake.tell("UnitFilesChanged")
+        await host.until_shown(f"systemd/unit/{ONE}", enabled=False)
+        count = len(rows(tmp_path, ONE))
+        fake.work(ONE, 7, DOWN)
+        fake.end(ONE, 7)
+        await host.until_shown(f"systemd/unit/{ONE}", active_state="inactive")
+        file.write_text("[Install]\n")
+        fake.files[str(file)] = "enabled"
+        fake.tell("UnitFilesChanged")
+        await host.until_shown(f"systemd/unit/{ONE}", enabled=True)
+        causes = [cause for _, cause, _ in rows(tmp_path, ONE)[count:]]
+        assert (causes[0].partition(" ")[0], causes[1:]) == ("job:7", ["reload"])
+
+
 async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
     """A job that is heard of after it was read that a service was given up is no second time."""
     async with watched(system_bus, tmp_path) as (fake, host):

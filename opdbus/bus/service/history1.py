@@ -17,6 +17,7 @@ from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift import pairs
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
+from opdbus.history.acts import JOURNAL
 from opdbus.history.change import CAUSE_TYPES
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import MAX_INT64, Filter, Row
@@ -278,6 +279,7 @@ def _wire(row: Row, known: Attribution) -> dict[str, Plain]:
         "folded": Typed("u", row.coalesced_count),
         "sentence": row.sentence,
         **({"severity": row.severity} if row.severity else {}),
+        **({"believed": attribution.is_believed(row)} if row.identity.plugin == JOURNAL else {}),
     }
     if row.text_distance is not None:
         found["moved"] = row.text_distance

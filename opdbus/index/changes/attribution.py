@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.history import acts, jobs
 from opdbus.history.acts import Act, Failure
@@ -43,6 +43,10 @@ _MOST_ROWS: Final = 2000
 _MOST_EARLIER: Final = 50
 
 
+# the user, the time and the command
+_Key: TypeAlias = tuple[str, int, str]
+
+
 class Attribution(NamedTuple):
     """The command that explains a change, else the sessions as root meanwhile; and a failure."""
 
@@ -57,6 +61,23 @@ class _Session(NamedTuple):
     act: Act
     boot: str
     until: float = math.inf
+
+
+class _Candidates(NamedTuple):
+    """The commands and sessions of a time that may explain changes."""
+
+    commands: Sequence[Act]
+    sessions: Sequence[_Session]
+
+    def near(self, row: Row) -> list[Act]:
+        """Return the commands shortly before a change, and in sessions that were open."""
+        timely = (act for act in self.commands if acts.is_timely(act, row))
+        every = chain(_present(self.sessions, row), timely)
+        return [*{_key(act): act for act in every}.values()]
+
+    def fitting(self, row: Row) -> list[Act]:
+        """Return those that may have brought a change about."""
+        return [act for act in self.near(row) if acts.explains(act, row)]
 
 
 async def attribute(memory: StateStore, rows: Sequence[Row]) -> Mapping[int, Attribution]:
@@ -76,8 +97,57 @@ async def attribute(memory: StateStore, rows: Sequence[Row]) -> Mapping[int, Att
         )
         noted = await history_reader.first_rows(memory, span, _MOST_ROWS)
         noted = [row for row in reversed(noted) if _is_ours(row)]
-        earlier = await _earlier(memory, users, span.since)
-        found |= _explain(window, noted, earlier)
+        sessions = _sessions(noted, await _earlier(memory, users, span.since))
+        candidates = _Candidates(_commands(noted), sessions)
+        by = await _commands_of_changes(memory, window, candidates)
+        found |= _explain(window, by, sessions, _failures(noted))
+    return found
+
+
+async def _commands_of_changes(
+    memory: StateStore, rows: Sequence[Row], candidates: _Candidates
+) -> Mapping[int, Act]:
+    """Return the commands that explain changes, by the numbers of these.
+
+    Earlier changes of the objects count: one of them may be the one that a command explains.
+    """
+    fitting = [(row, found) for row in rows if (found := candidates.fitting(row))]
+    if not fitting:
+        return {}
+    object_ids = {row.identity.object_id for row, _ in fitting}
+    since = min(act.at for _, found in fitting for act in found) - acts.MOST_EARLY
+    span = Filter(since=since, before=rows[-1].at + 1, object_ids=object_ids, is_oldest_first=True)
+    of_object: dict[Identity, list[Row]] = {}
+    for row in await history_reader.first_rows(memory, span, _MOST_ROWS):
+        of_object.setdefault(row.identity, []).append(row)
+    explained: dict[int, Act] = {}
+    for changes in of_object.values():
+        explained |= _match(changes, candidates)
+    return explained
+
+
+def _match(rows: Iterable[Row], candidates: _Candidates) -> dict[int, Act]:
+    """Return the commands that explain the changes of an object, which come the oldest first.
+
+    A command explains one change, which rows of one job or package run are, and none after another
+    change of what it changes.
+    """
+    found: dict[int, Act] = {}
+    of_work: dict[str, Act] = {}
+    over: set[tuple[_Key, str]] = set()
+    for row in filter(acts.is_of_host, rows):
+        work, parts = acts.work_of(row), acts.aspects(row)
+        fitting = candidates.fitting(row)
+        left = [a for a in fitting if over.isdisjoint((_key(a), part) for part in parts)]
+        by = of_work.get(work)
+        if by is None or by not in fitting:
+            by = max(left, key=lambda act: (act.at <= row.at, act.at), default=None)
+        if by:
+            found[row.seq] = by
+            of_work |= {work: by} if work else {}
+        done = [act for act in left if act == by or act.at <= row.at]
+        done += [act for act in candidates.near(row) if act not in fitting and acts.ends(act, row)]
+        over.update((_key(act), part) for act in done for part in parts)
     return found
 
 
@@ -109,11 +179,17 @@ def _believed() -> Collection[int]:
 
 
 def _is_ours(row: Row) -> bool:
-    if row.identity.object_id == _READER:
-        # at worst it says too often that nothing was known any more
-        return True
+    # at worst the reader's rows say too often that nothing was known any more
+    return row.identity.object_id == _READER or is_believed(row)
+
+
+def is_believed(row: Row) -> bool:
+    """Return whether the journal's reader, or root, published what a row has of the journal."""
+    if row.identity.object_id == _READER and row.change_type == "gone":
+        return True  # with its connection: the cause names nobody
     uid = row.cause.rpartition(" uid ")[2]
-    return row.identity.source == acts.SOURCE and uid.isdecimal() and int(uid) in _believed()
+    is_of_source = row.identity.source in {acts.SOURCE, acts.READER}
+    return is_of_source and uid.isdecimal() and int(uid) in _believed()
 
 
 def _is_failure(row: Row) -> bool:
@@ -158,49 +234,56 @@ async def _earlier(memory: StateStore, users: Collection[ObjectId], before: int)
     return found
 
 
-def _explain(
-    rows: Sequence[Row], noted: Sequence[Row], earlier: Sequence[_Session]
-) -> dict[int, Attribution]:
-    commands = [
+def _commands(noted: Iterable[Row]) -> list[Act]:
+    """Return the commands in rows of users."""
+    return [
         act
         for row in noted
         if row.identity[1:3] == acts.USER and (values := acts.values_of(row, "ran"))
         for act in acts.acts_of(row.identity.name, values[1], row.seq)
     ]
-    sessions = _sessions(noted, earlier)
-    failures: dict[str, list[Failure]] = {}
+
+
+def _failures(noted: Iterable[Row]) -> Mapping[str, Sequence[Failure]]:
+    """Return the failures in rows of units, by unit."""
+    found: dict[str, list[Failure]] = {}
     for row in noted:
         if row.identity[1:3] == acts.FAILURE and (values := acts.values_of(row, "failed")):
             failure = acts.failure_of(values[1], row.seq)
-            failures.setdefault(row.identity.name, []).extend([failure] if failure else [])
+            found.setdefault(row.identity.name, []).extend([failure] if failure else [])
+    return found
+
+
+def _explain(
+    rows: Sequence[Row],
+    by: Mapping[int, Act],
+    sessions: Sequence[_Session],
+    failures: Mapping[str, Sequence[Failure]],
+) -> dict[int, Attribution]:
     found = {}
     for row in rows:
         of_unit = failures.get(row.identity.name, ()) if _is_failure(row) else ()
-        known = _attribute_one(row, commands, sessions, of_unit)
+        near = [f for f in of_unit if -_FAILURE_EARLY <= row.at - f.at <= _FAILURE_LATE]
+        failure = max(near, key=lambda one: one.at, default=None)
+        is_other = jobs.alone(row.cause).startswith("exit")
+        is_other = is_other or bool(_OF_SESSIONS.fullmatch(row.identity.name))
+        is_open = row.seq not in by and acts.may_be_of_user(row) and not is_other
+        meanwhile = _present(sessions, row) if is_open else ()
+        known = Attribution(by.get(row.seq), meanwhile, failure)
         if known != Attribution():
             found[row.seq] = known
     return found
 
 
-def _attribute_one(
-    row: Row, commands: Iterable[Act], sessions: Iterable[_Session], failures: Iterable[Failure]
-) -> Attribution:
-    near = [f for f in failures if -_FAILURE_EARLY <= row.at - f.at <= _FAILURE_LATE]
-    failure = max(near, key=lambda one: one.at, default=None)
-    present = tuple(
+def _present(sessions: Iterable[_Session], row: Row) -> Sequence[Act]:
+    """Return the sessions as root that were open when an object changed."""
+    return tuple(
         s.act
         for s in sessions
         if s.boot == row.boot
         and s.act.at <= row.at <= s.until + _SLACK
         and s.until - s.act.at >= _SHORTEST
     )
-    timely = (act for act in commands if acts.is_timely(act, row))
-    fitting = [act for act in chain(timely, present) if acts.explains(act, row)]
-    if fitting:
-        return Attribution(max(fitting, key=lambda act: act.at), failure=failure)
-    is_other = jobs.alone(row.cause).startswith("exit") or _OF_SESSIONS.fullmatch(row.identity.name)
-    is_open = acts.may_be_of_user(row) and not is_other
-    return Attribution(None, present if is_open else (), failure)
 
 
 def _sessions(rows: Iterable[Row], earlier: Iterable[_Session]) -> list[_Session]:
@@ -231,5 +314,5 @@ def _sessions(rows: Iterable[Row], earlier: Iterable[_Session]) -> list[_Session
     return [*ended, *running.values()]
 
 
-def _key(act: Act) -> tuple[str, int, str]:
+def _key(act: Act) -> _Key:
     return act.user, act.at, act.command

@@ -17,7 +17,7 @@ from opdbus.observe.systemd.pid1 import LoadedUnit, Pid1, UnitFile
 from opdbus.observe.systemd.unit_causes import UnitCauses, is_with_file
 from opdbus.observe.systemd.unit_documents import FACTS, UnitDocuments
 from opdbus.observe.systemd.unit_files import UnitFolders
-from opdbus.observe.systemd.unit_jobs import TRIGGERS
+from opdbus.observe.systemd.unit_jobs import EXIT, TRIGGERS
 from opdbus.observe.systemd.unit_loops import LOOP, OF_END, UnitLoops
 from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.state.object import Json
@@ -135,7 +135,10 @@ class _ReportedUnits:
         """
         before, is_started = self._fields.get(name), False
         if not self.is_quiet:
-            cause = cause or self._cause_of_file(name, fields)
+            of_file = self._cause_of_file(name, fields)
+            # a job or an exit just before changes states, and enables nothing
+            is_of_run = cause.startswith(("job:", EXIT)) and before is not None
+            cause = of_file if of_file and is_of_run else cause or of_file
             if before is None and is_with_file(name, fields, cause):
                 self._new.add(name)
                 is_up = fields.get("active_state") not in {"inactive", None}
