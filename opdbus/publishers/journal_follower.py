@@ -60,7 +60,7 @@ _SAME_UNIT_SECONDS: Final = 10.0
 # After what time a failed unit's lines are read again: the journal may get them late. The last time
 # counts only if there were none before.
 _AGAIN: Final = (2.0, 8.0)
-# Entries without the id of a run are of this one if they are no older.
+# Entries without the id of a run are of this one if they are so near to its failure.
 _RUN_SECONDS: Final = 60
 # Limits: sessions as root, commands and failed units at a time, units, lines, characters.
 _MOST_OPEN: Final = 200
@@ -410,11 +410,12 @@ class Follower:
         """Return why a unit failed, and its last lines; None if nothing says why."""
         if not failure.run:
             return None
-        begin = failure.at // 1_000_000 - _RUN_SECONDS
+        at = failure.at // 1_000_000
+        near = (f"--since=@{at - _RUN_SECONDS}", f"--until=@{at + _RUN_SECONDS}")
         lines = (
             await self._lines(f"{_RUN}={failure.run}")
             # of a process that is gone, journald may not know the run
-            or await self._lines(f"_SYSTEMD_UNIT={failure.unit}", f"--since=@{begin}")
+            or await self._lines(f"_SYSTEMD_UNIT={failure.unit}", *near)
             # what PID 1 says of a run that never came to say anything itself
             or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
