@@ -222,6 +222,25 @@ async def test_an_event_in_other_words_is_of_what_has_them(day: Day) -> None:
 
 
 @on_a_day()
+async def test_what_a_user_did_and_who_did_what(day: Day) -> None:
+    """A user's commands answer what the user did; any change of an object, who changed it."""
+    await morning(day)
+    for mode in ("0644", "0600"):
+        await day.see("file", "/etc/ssh/sshd_config", mode=mode)
+    await day.see("account", "bob", uid=1)
+    await day.see("account", "bob", uid=2)
+    command: dict[str, Json] = {"with": "sudo", "command": "chmod 600 /etc/ssh/sshd_config"}
+    said = StateObject(Identity("publish:journal", "journal", "user", "bob"), {"ran": [command]})
+    await day.memory.publish([said], 0, cause="bus::1.9 uid 0")
+    for question in ("what did bob do?", "Which commands did bob run?"):
+        found = await day.finder.about(question, Filter(), 5)
+        assert [each.row.identity[1:] for each in found] == [("journal", "user", "bob")]
+    newest, *_ = await day.finder.about("who changed sshd_config?", Filter(), 5)
+    assert [[*field.path] for field in newest.row.fields] == [["mode"]]
+    assert newest.row.change_type == "changed"
+
+
+@on_a_day()
 async def test_an_event_of_a_named_object_is_no_other_objects(day: Day) -> None:
     """List only changes that have the name of the object that a question and an event name."""
     await day.see("group", "scanners", members=["petra", "bob"])

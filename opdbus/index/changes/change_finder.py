@@ -14,9 +14,16 @@ from typing import Final
 from opdbus.engine.batching import Rank
 from opdbus.errors import NotKept, UnknownObject
 from opdbus.history import event_questions, jobs, row_filter
+from opdbus.history.acts import USER
 from opdbus.history.row_filter import Clause, Filter, Row
 from opdbus.history.sentence_table import Block, SentenceHit
-from opdbus.index.changes import change_ranking, change_relations, connections, history_reader
+from opdbus.index.changes import (
+    attribution,
+    change_ranking,
+    change_relations,
+    connections,
+    history_reader,
+)
 from opdbus.index.changes.change_ranking import SentenceCosines, SentenceCounts
 from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
@@ -89,6 +96,14 @@ _PAST_VALUE = re.compile(
 )
 
 
+# Questions for the commands of a user.
+_OF_USER = re.compile(
+    r"(?:what|which)\b.*\b(?:did|has) (?:user )?([\w.-]+)"
+    r" (?:do|done|run|change|changed|execute|executed|type|typed)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RankedChange:
     """The newest change that has a given sentence, how many changes have it, and its score."""
@@ -128,12 +143,20 @@ class ChangeFinder:
         """Return the changes that best answer a question, one for each sentence, best first.
 
         `What happened before EVENT?` is answered by `before`. If the question names an object and
-        an event of it, only changes that have its name are returned. Raises NotKept if the event
-        did not happen to it.
+        an event of it, only changes that have its name are returned. `What did bob do?` is answered
+        by the commands of bob, if the journal was read. Raises NotKept if the event did not happen
+        to it.
         """
         asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
+        if (user := _OF_USER.match(asked.strip())) and wanted.object_ids is None:
+            object_ids = [ObjectId(*USER, user[1])]
+            noted = replace(wanted, object_ids=object_ids, is_oldest_first=False)
+            rows = await history_reader.first_rows(self._memory, noted, limit)
+            rows = [row for row in rows if attribution.is_believed(row)]
+            if rows:
+                return [RankedChange(row, 1, 1.0, total=len(rows)) for row in rows]
         if _PAST_VALUE.search(asked) and not event_questions.find_events(asked):
             return await self._past_values(asked, wanted, limit, priority)
         # a question without a verb, such as `settings of lan0`, needs no matching event
@@ -514,7 +537,7 @@ def _has_name(names: Collection[str], sentence: str) -> bool:
 def _has_happened(event: str, row: Row) -> bool:
     """Return whether an event happened in a row; without a verb it is any change of the host."""
     happened = event_questions.find_events(event)
-    if not happened:
+    if not happened or change_ranking.asks_for_any_change(event):
         return not event_questions.is_of_declaration(row.sentence)
     return event_questions.share(happened, row.sentence) > 0
 

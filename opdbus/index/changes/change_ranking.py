@@ -47,6 +47,7 @@ _ASKING = re.compile(
 )
 # Questions for who or what an event happened to, which have no answer without the event.
 _WHO: Final = ("who ", "whom ")
+_ANY_CHANGE: Final = frozenset(("changed", "altered", "modified", "touched"))
 # splits `de-installed` into two words
 _PART = re.compile(r"[a-z0-9]+")
 # (newest row, number of rows) by sentence number; None means all sentences.
@@ -83,12 +84,26 @@ def naming_words(asked: str) -> list[str]:
     return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
 
+def asks_for_any_change(asked: str) -> bool:
+    """Return whether any change of an object answers a question: `who changed sshd_config`."""
+    names = naming_words(asked)
+    # the name of a file such as this one has a word for an edited file
+    parts = {part for name in names for part in _PART.findall(name)}
+    is_any = not _ANY_CHANGE.isdisjoint(_PART.findall(asked.lower()))
+    return is_any and bool(names) and event_questions.saying(asked) <= _ANY_CHANGE | parts
+
+
 def about(asked: str, cosines: SentenceCosines, found: Sequence[Candidate]) -> set[int]:
     """Return the rows related to a question: by a word, by an event, or by cosine.
 
     Without an engine, and for a question about any change, all candidates are.
     """
     happened = event_questions.find_events(asked)
+    if asks_for_any_change(asked):
+        happened = []
+        # what came did not change, unless nothing else did
+        is_new = ["added" in event_questions.happened(each.hit.text) for each in found]
+        found = [each for each, new in zip(found, is_new, strict=True) if not new] or found
     if happened and asked.lower().startswith(_WHO):
         # what else happened is no answer where nobody did that
         found = [each for each in found if event_questions.share(happened, each.hit.text)]
