@@ -49,6 +49,9 @@ MAY_IMPORT = {
         "opdbus.platform.tasks",
         "opdbus.bus.paths",
         "opdbus.client",
+        "opdbus.history.acts",
+        "opdbus.state.object",
+        "opdbus.state.redact",
     },
     "cli": {
         "opdbus.cli",

@@ -16,28 +16,35 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
+from opdbus.history import acts
 from opdbus.platform.lines import split_lines
-from opdbus.platform.tasks import at_most, pauses
+from opdbus.platform.tasks import at_most, pauses, signals, until_first_ends
 from opdbus.publishers import journal_lines
 from opdbus.publishers.journal_lines import (
     Act,
-    Began,
-    Continued,
-    Ended,
+    ActStarted,
+    CommandContinued,
+    Entry,
     Failure,
     Line,
-    LoggedIn,
+    RootLoggedIn,
+    SessionClosed,
     escape,
 )
+from opdbus.state.object import PUBLISHED
+from opdbus.state.redact import redact
 
 Fields: TypeAlias = dict[str, Any]
 Published: TypeAlias = tuple[str, str, str, Fields]
-SOURCE: Final = "journal"
+# The sources as their publisher names them.
+_SOURCE: Final = acts.SOURCE.removeprefix(PUBLISHED)
+_READER: Final = acts.READER.removeprefix(PUBLISHED)
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 # What comes within this time is published together: first of all a command and its end.
 _GATHER_SECONDS: Final = 0.25
@@ -45,18 +52,20 @@ _GATHER_SECONDS: Final = 0.25
 _RATE_SECONDS: Final = 5.0
 _AT_ONCE: Final = 12
 _LOOK_SECONDS: Final = 60.0
+_SAVE_SECONDS: Final = 59.0
 # Entries before this are not read any more when the service was off.
 _MOST_LATE_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 10.0
 _SAME_UNIT_SECONDS: Final = 10.0
-# When a failed unit's lines are read again: the journal may get them late. Only if there were none
-# before, the last time counts.
-_LOOKS: Final = (0.0, 2.0, 10.0)
-# Entries without the id of a run are of this one if they are no older.
+# After what time a failed unit's lines are read again: the journal may get them late. The last time
+# counts only if there were none before.
+_AGAIN: Final = (2.0, 8.0)
+# Entries without the id of a run are of this one if they are so near to its failure.
 _RUN_SECONDS: Final = 60
 # Limits: sessions as root, commands and failed units at a time, units, lines, characters.
 _MOST_OPEN: Final = 200
 _MOST_ACTS: Final = 50
+_MOST_USERS: Final = 20
 _MOST_FAILED: Final = 20
 _MOST_UNITS: Final = 500
 _MOST_LINES: Final = 10
@@ -69,24 +78,40 @@ _FIELDS: Final = (
     "CONTAINER_ID,_PID,_UID,_EXE,_CMDLINE,_BOOT_ID,_AUDIT_LOGINUID,_SYSTEMD_UNIT,"
     f"_SOURCE_REALTIME_TIMESTAMP,{_RUN}"
 )
+_FAILED: Final = ("_PID=1", f"MESSAGE_ID={journal_lines.FAILED}")
 _MATCHES: Final = (
     *(f"SYSLOG_IDENTIFIER={name}" for name in journal_lines.PROGRAMS),
     *("+", f"_SYSTEMD_UNIT={journal_lines.POLKIT}"),
-    *("+", "_PID=1", f"MESSAGE_ID={journal_lines.FAILED}"),
+    *("+", *_FAILED),
 )
 
 
-class Notes:
-    """What was read and is to be published: commands, sessions as root, failed units.
+class PendingLook(NamedTuple):
+    """A failed unit whose lines, read `times` times, are to be read at a time of monotonic()."""
 
-    A batch has the commands by user and process. `state` is what a restart needs.
+    failure: Failure
+    times: int = 0
+    due: float = 0.0
+
+
+class JournalBatch:
+    """Commands, sessions as root and failed units that were read and are to be published.
+
+    Commands are kept by user and process. `state` is the state that a restart needs, `boot` the id
+    of this boot.
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: Mapping[str, Any], boot: str) -> None:
         self.cursor = str(state.get("cursor", ""))
         self.units = list(map(str, state.get("units", ())))
         self.open = {key: Act(*act) for key, act in dict(state.get("open", {})).items()}
-        self._boot = ""
+        pending = (
+            PendingLook(Failure(*failure), int(times)) for failure, times in state.get("looks", ())
+        )
+        self.looks = {look.failure.unit: look for look in pending}
+        # the commands that came last, by user, as they were published
+        self.ran: dict[str, list[Fields]] = dict(state.get("ran", {}))
+        self._boot = boot
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
         self.acts: dict[str, dict[str, Act]] = {}
@@ -97,22 +122,29 @@ class Notes:
     @property
     def state(self) -> Fields:
         """The state as JSON."""
-        return {"cursor": self.cursor, "units": self.units, "open": self.open}
+        looks = [look[:2] for look in self.looks.values()]
+        return {
+            "cursor": self.cursor,
+            "units": self.units,
+            "open": self.open,
+            "looks": looks,
+            "ran": self.ran,
+        }
 
     def take(self, line: bytes) -> None:
         """Read a line of journalctl."""
         entry = journal_lines.read_entry(line)
         if entry is None:
             return
-        self.cursor, self._boot = entry.cursor, entry.fields.get("_BOOT_ID", "")
+        self.cursor = entry.cursor
         match journal_lines.parse_event(entry):
-            case Began() as began:
-                self._begin(began)
-            case Continued(key=key, user=user, text=text):
+            case ActStarted() as started:
+                self._begin(started)
+            case CommandContinued(key=key, user=user, text=text):
                 self._continue(key, user, text)
-            case Ended(key=key, at=at):
+            case SessionClosed(key=key, at=at):
                 self._end(key, at)
-            case LoggedIn(key=key, address=address):
+            case RootLoggedIn(key=key, address=address):
                 if len(self._addresses) >= _MOST_OPEN:
                     self._addresses.clear()
                 self._addresses[key] = address
@@ -122,7 +154,7 @@ class Notes:
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
         for key, act in [*self.open.items()]:
-            if not key.startswith(self._boot):
+            if key.partition(" ")[0] != self._boot:
                 # when it ended is not known
                 self._end(key, act.at)
             elif not _is_alive(key):
@@ -134,43 +166,49 @@ class Notes:
 
     def users(self) -> list[Published]:
         """Return the object of each user of this batch; a change has a list as a whole."""
-        return [
+        for user, commands in self.acts.items():
+            # a user without new ones keeps those from before; the last users are kept
+            ran = [_act_fields(act) for act in commands.values()] or self.ran.get(user, [])
+            self.ran.pop(user, None)
+            self.ran[user] = ran
+        found: list[Published] = [
             (
-                "journal",
-                "user",
+                *acts.USER,
                 user,
                 {
-                    "ran": [_act_fields(act) for act in acts.values()],
+                    "ran": self.ran[user],
                     "as_root": [_act_fields(act) for act in self.open.values() if act.user == user],
                     "was_root": self.ended.get(user, []),
                 },
             )
-            for user, acts in self.acts.items()
+            for user in self.acts
         ]
+        self.ran = dict([*self.ran.items()][-_MOST_USERS:])
+        return found
 
-    def _begin(self, began: Began) -> None:
-        key, act, is_open = began
+    def _begin(self, started: ActStarted) -> None:
+        key, act, is_open = started
         if act.user == journal_lines.ROOT and act.program not in {"ssh", "login"}:
             # root was root before
             is_open = False
             if not act.command:
                 return
-        acts = self.acts.setdefault(act.user, {})
+        ran = self.acts.setdefault(act.user, {})
         if act.program == "ssh":
             act = act._replace(folder=f"from {self._addresses.pop(key, 'an unknown address')}")
         if not is_open:
-            if len(acts) < _MOST_ACTS:
-                acts[key] = act
+            if len(ran) < _MOST_ACTS:
+                ran[key] = act
             return
-        known = acts.get(key)
-        if act.command and not known and len(acts) < _MOST_ACTS:
-            acts[key] = act
+        known = ran.get(key)
+        if act.command and not known and len(ran) < _MOST_ACTS:
+            ran[key] = act
         if len(self.open) < _MOST_OPEN:
             self.open[key] = known or act
 
     def _continue(self, key: str, user: str, text: str) -> None:
         if act := self.acts.get(user, {}).get(key):
-            longer = act._replace(command=f"{act.command} {text}"[: journal_lines.MAX_TEXT])
+            longer = act._replace(command=journal_lines.clean(f"{act.command} {text}"))
             self.acts[user][key] = longer
             if self.open.get(key) == act:
                 self.open[key] = longer
@@ -234,39 +272,48 @@ class Follower:
     """Follows the journal and publishes what it says, until one of both is gone."""
 
     def __init__(
-        self, client: Client, journalctl: Sequence[str], notes: Notes, state: Path
+        self, client: Client, journalctl: Sequence[str], batch: JournalBatch, state: Path
     ) -> None:
         self._client = client
         self._journalctl = (*journalctl, "--quiet", "--no-pager", "--output=json", _FIELDS)
-        self._notes = notes
+        self._batch = batch
         self._state = state
         self._published_at: deque[float] = deque([0.0] * _AT_ONCE, maxlen=_AT_ONCE)
-        # when units failed last, and which lines are to be read: when, and how often they were
+        # when units failed last
         self._failed_at: dict[str, float] = {}
-        self._looks: dict[str, tuple[Failure, float, int]] = {}
+        self._state_text, self._saved_at = "", time.monotonic()
         # what was published last
         self._said: dict[str, Published] = {}
 
     async def run(self) -> None:
         """Publish that the journal is followed, and then what it says; raises ConnectionError."""
-        reader = ("journal", "reader", "op-dbus-journal", {"follows": [*journal_lines.PROGRAMS]})
+        reader = (*acts.READER_KIND, acts.PUBLISHER, {"follows": [*journal_lines.PROGRAMS]})
         async with self._follow() as lines:
-            await self._client.publish(f"{SOURCE}.reader", [reader], lifetime="connection")
-            while True:
-                line = b"\n"
-                async with at_most(self._wait()):
-                    line = await _read_line(lines)
-                if not line:
-                    raise ConnectionError("journalctl ended")
-                self._notes.take(line)
-                async with at_most(self._pause()):
-                    while line := await _read_line(lines):
-                        self._notes.take(line)
-                self._notes.end_lost()
-                await self._publish()
+            await self._client.publish(_READER, [reader], lifetime="connection")
+            if not self._batch.cursor:
+                await self._queue_earlier()
+            try:
+                while True:
+                    await self._publish()
+                    await self._gather(lines)
+            finally:
+                with suppress(OSError):
+                    self._save()
+
+    async def _gather(self, lines: asyncio.StreamReader) -> None:
+        """Read what comes together; nothing when lines of units are due, or once a minute."""
+        line = b"\n"
+        async with at_most(self._wait()):
+            line = await _read_line(lines)
+        if not line:
+            raise ConnectionError("journalctl ended")
+        self._batch.take(line)
+        async with at_most(self._pause()):
+            while line := await _read_line(lines):
+                self._batch.take(line)
 
     def _wait(self) -> float:
-        due = min((due for _, due, _ in self._looks.values()), default=math.inf)
+        due = min((look.due for look in self._batch.looks.values()), default=math.inf)
         return max(0.0, min(_LOOK_SECONDS, due - time.monotonic()))
 
     def _pause(self) -> float:
@@ -275,29 +322,48 @@ class Follower:
 
     def _follow(self) -> AbstractAsyncContextManager[asyncio.StreamReader]:
         # not `now`: journalctl takes a moment to start
-        since = [f"--since=@{int(time.time())}"]
-        with suppress(OSError):
-            if (
-                self._notes.cursor
-                and time.time() - self._state.stat().st_mtime < _MOST_LATE_SECONDS
-            ):
-                since = [f"--after-cursor={self._notes.cursor}"]
-        return _running(*self._journalctl, "--follow", "--no-tail", *since, *_MATCHES)
+        since = f"--since=@{int(time.time())}"
+        if self._batch.cursor:
+            since = f"--after-cursor={self._batch.cursor}"
+        return _running(*self._journalctl, "--follow", "--no-tail", since, *_MATCHES)
+
+    async def _queue_earlier(self) -> None:
+        """Queue the units that failed last in this boot, before the journal was followed."""
+        found: dict[str, Failure] = {}
+        command = (*self._journalctl, "--boot=0", f"--lines={_MOST_UNITS}", *_FAILED)
+        async with at_most(_ANSWER_SECONDS), _running(*command) as lines:
+            while line := await _read_line(lines):
+                entry = journal_lines.read_entry(line)
+                event = journal_lines.parse_event(entry) if entry else None
+                if isinstance(event, Failure):
+                    found.pop(event.unit, None)
+                    found[event.unit] = event
+        for failure in [*found.values()][-_MOST_FAILED:]:
+            self._queue(failure)
 
     async def _publish(self) -> None:
-        objects = self._notes.users()
-        for failure in self._notes.failed.values():
+        self._batch.end_lost()
+        objects = self._batch.users()
+        for failure in self._batch.failed.values():
             self._queue(failure)
-        objects += await self._look()
-        self._notes.clear()
-        if not objects:
-            return
-        await self._client.publish(SOURCE, objects)
-        await self._withdraw_oldest([name for _, kind, name, _ in objects if kind == "failure"])
-        self._published_at.append(time.monotonic())
-        part = self._state.with_suffix(".new")
-        part.write_text(json.dumps(self._notes.state))
-        part.replace(self._state)
+        objects += (failures := await self._look())
+        self._batch.clear()
+        if objects:
+            await self._client.publish(_SOURCE, objects)
+            await self._withdraw_oldest([name for *_, name, _ in failures])
+            self._published_at.append(time.monotonic())
+        # what is read from now on is not published yet
+        self._state_text = json.dumps(self._batch.state)
+        if objects or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
+            self._save()
+
+    def _save(self) -> None:
+        """Write the state as of the last publication; its time tells until when was read."""
+        if self._state_text:
+            part = self._state.with_suffix(".new")
+            part.write_text(self._state_text)
+            part.replace(self._state)
+            self._saved_at = time.monotonic()
 
     def _queue(self, failure: Failure) -> None:
         """Queue a failure, unless the unit failed just before."""
@@ -308,42 +374,48 @@ class Follower:
             self._failed_at.clear()
             self._said.clear()
         self._failed_at[failure.unit] = now
-        self._looks[failure.unit] = failure, now, 0
+        self._batch.looks[failure.unit] = PendingLook(failure)
 
     async def _look(self) -> list[Published]:
-        """Return the last lines of failed units that are due, where they are new."""
-        now, found = time.monotonic(), []
-        due = [look for look in self._looks.values() if look[1] <= now]
-        for failure, _, count in due[:_MOST_FAILED]:
-            described = await self._describe(failure)
-            if described and described != self._said.get(failure.unit):
-                self._said[failure.unit] = described
-                found.append(described)
-            is_last = count + 1 == len(_LOOKS) or (count and described)
-            if is_last:
-                del self._looks[failure.unit]
-            else:
-                after = _LOOKS[count + 1] - _LOOKS[count]
-                self._looks[failure.unit] = failure, now + after, count + 1
+        """Return the last lines of failed units that are due, where they are new.
+
+        Those that cannot be read in time are left for later, since the journal is to be followed.
+        """
+        looks, found = self._batch.looks, []
+        due = [look for look in looks.values() if look.due <= time.monotonic()][:_MOST_FAILED]
+        async with at_most(_ANSWER_SECONDS):
+            for failure, times, _ in due:
+                # planned before: one that takes too long must not be first again
+                del looks[failure.unit]
+                if times < len(_AGAIN):
+                    again = time.monotonic() + _AGAIN[times]
+                    looks[failure.unit] = PendingLook(failure, times + 1, again)
+                described = await self._describe(failure)
+                if described and described != self._said.get(failure.unit):
+                    self._said[failure.unit] = described
+                    found.append(described)
+                if times and described:
+                    looks.pop(failure.unit, None)
         return found
 
     async def _withdraw_oldest(self, units: Sequence[str]) -> None:
         """Keep the lines of the units that failed last."""
-        known = [name for name in self._notes.units if name not in units] + [*units]
-        self._notes.units = known[-_MOST_UNITS:]
+        known = [name for name in self._batch.units if name not in units] + [*units]
+        self._batch.units = known[-_MOST_UNITS:]
         if gone := known[:-_MOST_UNITS]:
             with suppress(OpDbusError):  # root may have withdrawn them
-                await self._client.withdraw([paths.of("journal", "failure", name) for name in gone])
+                await self._client.withdraw([paths.of(*acts.FAILURE, name) for name in gone])
 
     async def _describe(self, failure: Failure) -> Published | None:
         """Return why a unit failed, and its last lines; None if nothing says why."""
         if not failure.run:
             return None
-        begin = failure.at // 1_000_000 - _RUN_SECONDS
+        at = failure.at // 1_000_000
+        near = (f"--since=@{at - _RUN_SECONDS}", f"--until=@{at + _RUN_SECONDS}")
         lines = (
             await self._lines(f"{_RUN}={failure.run}")
             # of a process that is gone, journald may not know the run
-            or await self._lines(f"_SYSTEMD_UNIT={failure.unit}", f"--since=@{begin}")
+            or await self._lines(f"_SYSTEMD_UNIT={failure.unit}", *near)
             # what PID 1 says of a run that never came to say anything itself
             or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
@@ -356,46 +428,57 @@ class Follower:
             "lines": [line.text for line in lines[-_MOST_LINES:]],
         }
         # a list is one field of a change, with all of it
-        return "journal", "failure", failure.unit, {"failed": [last]}
+        return *acts.FAILURE, failure.unit, {"failed": [last]}
 
     async def _lines(self, *matches: str) -> list[Line]:
-        found, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
-        async with (
-            at_most(_ANSWER_SECONDS),
-            _running(*self._journalctl, f"--lines={_MOST_READ}", *matches) as lines,
-        ):
+        entries, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
+        command = (*self._journalctl, f"--lines={_MOST_READ}", *matches)
+        async with _running(*command) as lines:
             while line := await _read_line(lines):
                 entry = journal_lines.read_entry(line)
                 if entry and (is_of_run or _RUN not in entry.fields):
-                    priority = entry.fields.get("PRIORITY", "6")
-                    level = int(priority) if priority.isdecimal() else 6
-                    found += [
-                        Line(escape(text.strip(), _LINE), level, entry.fields.get("_PID") == "1")
-                        for text in split_lines(entry.message)[-_MOST_READ:]
-                        if text.strip()
-                    ]
-        return found[-_MOST_READ:]
+                    entries.append(entry)
+        return _lines_of(entries)
 
 
-def _read_state(path: Path) -> Mapping[str, Any]:
+def _lines_of(entries: Sequence[Entry]) -> list[Line]:
+    """Return the last lines of entries, without the secrets of whole entries or several."""
+    found = []
+    messages = redact({"lines": [entry.message for entry in entries]})["lines"]
+    for entry, message in zip(entries, messages, strict=True):
+        priority = entry.fields.get("PRIORITY", "6")
+        level = int(priority) if priority.isdecimal() else 6
+        found += [
+            Line(escape(text.strip(), _LINE), level, entry.fields.get("_PID") == "1")
+            for text in split_lines(message)[-_MOST_READ:]
+            if text.strip()
+        ]
+    return found[-_MOST_READ:]
+
+
+def _read_batch(path: Path, boot: str) -> JournalBatch:
+    """Return the batch that the run before left; without a cursor if it is too long ago."""
     try:
-        found = json.loads(path.read_text())
-        Notes(found)
+        batch = JournalBatch(json.loads(path.read_text()), boot)
+        age = time.time() - path.stat().st_mtime
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-    return dict(found)
+        return JournalBatch({}, boot)
+    if age > _MOST_LATE_SECONDS:
+        batch.cursor = ""
+    return batch
 
 
 async def main(
     state: Path, bus: str = "system", journalctl: Sequence[str] = ("journalctl",)
 ) -> None:
     """Follow the journal for ever; print why it cannot be followed, or nothing be published."""
+    boot = _BOOT.read_text().strip().replace("-", "")
     delays, last_reason = pauses(_RETRY_SECONDS), ""
     while True:
         began = time.monotonic()
         try:
             async with Client(bus) as client:
-                await Follower(client, journalctl, Notes(_read_state(state)), state).run()
+                await Follower(client, journalctl, _read_batch(state, boot), state).run()
         except (OSError, OpDbusError) as error:
             reason = str(error) or type(error).__name__
         if reason != last_reason:
@@ -406,5 +489,10 @@ async def main(
         await asyncio.sleep(next(delays))
 
 
+async def _run_until_stopped(state: Path) -> None:
+    async with signals(asyncio.Event()) as stopped:
+        await until_first_ends(main(state), stopped.wait())
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]) / "state.json"))
+    asyncio.run(_run_until_stopped(Path(sys.argv[1]) / "state.json"))

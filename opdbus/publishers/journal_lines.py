@@ -8,10 +8,11 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from getopt import GetoptError, gnu_getopt
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.platform.accounts import user_name
+from opdbus.state.redact import redact_text
 
 # SD_MESSAGE_UNIT_FAILURE_RESULT of sd-messages.h
 FAILED: Final = "d9b373ed55a64feb8242e02dbe79a49c"
@@ -47,6 +48,11 @@ _OPENED: Final = re.compile(
     r" by ([^\s:;()]{0,64})\(uid=(\d{1,10})\)"
 )
 _CLOSED: Final = re.compile(r"pam_unix\([\w-]+:session\): session closed for user \S+")
+_SU_SHORT: Final = "c:fg:G:hlmpPs:Tu:Vw:"
+_SU_LONG: Final = (
+    "command= session-command= fast group= supp-group= help login preserve-environment pty shell="
+    " no-pty user= version whitelist-environment=".split()
+)
 _SSH: Final = re.compile(rf"Accepted \S+ for {_NAME} from (\S{{1,64}}) port \d+ ssh2.*")
 
 
@@ -79,38 +85,38 @@ class Act(NamedTuple):
     folder: str = ""
 
 
-class Began(NamedTuple):
-    """A process that lets a user be root began with an act, `is_open` until it is closed."""
+class ActStarted(NamedTuple):
+    """Start of an act, by the key of its process; `is_open`: a session, until it is closed."""
 
     key: str
     act: Act
     is_open: bool = False
 
 
-class Continued(NamedTuple):
-    """The rest of a long command."""
+class CommandContinued(NamedTuple):
+    """Rest of a long command, as it was logged: it may begin within a secret."""
 
     key: str
     user: str
     text: str
 
 
-class Ended(NamedTuple):
-    """The session as root of a process ended."""
+class SessionClosed(NamedTuple):
+    """End of a process's session as root."""
 
     key: str
     at: int
 
 
-class LoggedIn(NamedTuple):
-    """A process of sshd let root in from an address."""
+class RootLoggedIn(NamedTuple):
+    """Login of root from an address, by the key of its process of sshd."""
 
     key: str
     address: str
 
 
 class Failure(NamedTuple):
-    """A unit failed; its run, if systemd names it."""
+    """Failure of a unit, and its run, if systemd names it."""
 
     unit: str
     at: int
@@ -118,7 +124,7 @@ class Failure(NamedTuple):
     run: str
 
 
-Event: TypeAlias = Began | Continued | Ended | LoggedIn | Failure
+Event: TypeAlias = ActStarted | CommandContinued | SessionClosed | RootLoggedIn | Failure
 
 
 def read_entry(line: bytes) -> Entry | None:
@@ -147,24 +153,32 @@ def escape(text: str, most: int = MAX_TEXT) -> str:
     """Return a text of somebody else: what cannot be printed is escaped, the rest is cut."""
     plain = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()
-        for each in text[:most]
+        for each in text[: most + 1]
     )
     return plain[: most - 1] + "\N{HORIZONTAL ELLIPSIS}" if len(plain) > most else plain
+
+
+def clean(text: str, most: int = MAX_TEXT) -> str:
+    """Return a text of somebody else without secrets, escaped and cut.
+
+    Secrets go first: of one that is cut, nobody could recognize the rest.
+    """
+    return escape(redact_text(text), most)
 
 
 def parse_event(entry: Entry, name_of: Callable[[int], str] = user_name) -> Event | None:
     """Return what an entry says; None if it is about nothing of this, or cannot be believed."""
     fields = entry.fields
     if fields.get("MESSAGE_ID") == FAILED and fields.get("_PID") == "1" and "UNIT" in fields:
-        result = escape(fields.get("UNIT_RESULT", ""), 40)
+        result = clean(fields.get("UNIT_RESULT", ""), 40)
         return Failure(fields["UNIT"], entry.at, result, fields.get("INVOCATION_ID", ""))
     if "\n" in entry.message or "CONTAINER_ID" in fields:
         return None
     if fields.get("_SYSTEMD_UNIT") == POLKIT:
         found = _POLKIT.fullmatch(entry.message)
-        act = found and Act(found[2], entry.at, "polkit", escape(found[1]))
+        act = found and Act(found[2], entry.at, "polkit", clean(found[1]))
         # a session or a caller may hold the permission on: of one command nobody knows its end
-        return Began(f"{entry.key} {entry.at}", act) if act else None
+        return ActStarted(f"{entry.key} {entry.at}", act) if act else None
     program = fields.get("SYSLOG_IDENTIFIER", "")
     if entry.uid and not _is_program(fields.get("_EXE", ""), program):
         return None
@@ -181,9 +195,9 @@ def _is_program(path: str, program: str) -> bool:
 
 def _user_of(event: Event | None) -> str:
     match event:
-        case Began(act=act):
+        case ActStarted(act=act):
             return act.user
-        case Continued(user=user):
+        case CommandContinued(user=user):
             return user
     return ""
 
@@ -191,7 +205,7 @@ def _user_of(event: Event | None) -> str:
 def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     message = entry.message
     if more := _SUDO_CONTINUED.fullmatch(message):
-        return Continued(entry.key, more[1], escape(more[2]))
+        return CommandContinued(entry.key, more[1], more[2])
     if not (found := _SUDO.fullmatch(message)):
         return _parse_session(entry, name_of)
     user, head, command = found.groups()
@@ -202,8 +216,8 @@ def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     is_clear = is_clear and " ; COMMAND=" not in command and " ; USER=" not in command
     if not is_clear or given.get("USER") != ROOT or _SUDO_ENDED.search(command):
         return None
-    folder = escape(given.get("PWD", ""))
-    return Began(entry.key, Act(user, entry.at, "sudo", escape(command), folder))
+    folder = clean(given.get("PWD", ""))
+    return ActStarted(entry.key, Act(user, entry.at, "sudo", clean(command), folder))
 
 
 def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
@@ -211,33 +225,33 @@ def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
         user, command, folder = found.groups()
         if " as root from " in command:
             return None
-        return Began(entry.key, Act(user, entry.at, "doas", escape(command), escape(folder)))
+        return ActStarted(entry.key, Act(user, entry.at, "doas", clean(command), clean(folder)))
     return _parse_session(entry, name_of)
 
 
 def _parse_pkexec(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     if found := _PKEXEC.fullmatch(entry.message):
         user, folder, command = found.groups()
-        return Began(entry.key, Act(user, entry.at, "pkexec", escape(command), escape(folder)))
+        return ActStarted(entry.key, Act(user, entry.at, "pkexec", clean(command), clean(folder)))
     return _parse_session(entry, name_of)
 
 
 def _parse_ssh(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     if found := _SSH.fullmatch(entry.message):
-        return LoggedIn(entry.key, escape(found[2], 64)) if found[1] == ROOT else None
+        return RootLoggedIn(entry.key, clean(found[2], 64)) if found[1] == ROOT else None
     return _parse_session(entry, name_of)
 
 
 def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     """Parse what pam_unix says of sessions of root."""
     if _CLOSED.fullmatch(entry.message):
-        return Ended(entry.key, entry.at)
+        return SessionClosed(entry.key, entry.at)
     found = _OPENED.fullmatch(entry.message)
     if not found or found[2] != ROOT:
         return None
     program = found[1].removesuffix("-i").removesuffix("-l")
     if program in {"sshd", "login"}:
-        return Began(entry.key, Act(ROOT, entry.at, program.removesuffix("d")), is_open=True)
+        return ActStarted(entry.key, Act(ROOT, entry.at, program.removesuffix("d")), is_open=True)
     uid = int(found[4])
     login = entry.fields.get("_AUDIT_LOGINUID", "")
     if not uid and login.isdecimal() and int(login) != _NOBODY:
@@ -245,21 +259,19 @@ def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
         uid = int(login)
     user = name_of(uid) if uid or not found[3] else found[3]
     command = _command_of_su(entry.fields.get("_CMDLINE", "")) if program == "su" else ""
-    return Began(entry.key, Act(user, entry.at, program, escape(command)), is_open=True)
+    return ActStarted(entry.key, Act(user, entry.at, program, clean(command)), is_open=True)
 
 
 def _command_of_su(line: str) -> str:
     """Return the command of su, which its log does not have; empty for a shell."""
     try:
-        words = shlex.split(line)
-    except ValueError:
+        options, rest = gnu_getopt(shlex.split(line)[1:], _SU_SHORT, _SU_LONG)
+    except (ValueError, GetoptError):
         return ""
-    for word, following in pairwise([*words, ""]):
-        if word in {"-c", "--command"}:
-            return following
-        if word.startswith("--command="):
-            return word.partition("=")[2]
-    return ""
+    # as getopt(3) of su does, the last one counts; what stands behind the user goes to the shell
+    given = [value for name, value in options if name in {"-c", "--command", "--session-command"}]
+    arguments = [word for word in rest if word != "-"][1:]
+    return given[-1] if given else shlex.join(["sh", *arguments]) if arguments else ""
 
 
 _PARSERS: Final[Mapping[str, Callable[[Entry, Callable[[int], str]], Event | None]]] = {

@@ -17,12 +17,21 @@ from opdbus.bus import paths
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
 from opdbus.publishers import journal_follower, journal_lines
-from opdbus.publishers.journal_lines import Act, Began, Continued, Ended, Failure, Line, LoggedIn
+from opdbus.publishers.journal_lines import (
+    Act,
+    ActStarted,
+    CommandContinued,
+    Failure,
+    Line,
+    RootLoggedIn,
+    SessionClosed,
+)
 
 AT = 1_795_771_787_089_206
 SUDO = "bob : TTY=pts/0 ; PWD=/ ; USER=root ; COMMAND=/usr/bin/systemctl stop chrony"
 STOP = "/usr/bin/systemctl stop chrony"
 KEY = "b1 77"
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
 POLKIT = (
     "Operator of unix-process:9028:5251384 successfully authenticated as unix-user:alice to gain"
     " ONE-SHOT authorization for action org.freedesktop.systemd1.manage-units for"
@@ -45,47 +54,50 @@ def parsed(message: object, program: str = "sudo", **fields: str) -> journal_lin
     return journal_lines.parse_event(entry, lambda uid: {0: "root", 1000: "bob"}.get(uid, str(uid)))
 
 
-def began(user: str, program: str, command: str = "", folder: str = "", **more: Any) -> Began:
+def started(
+    user: str, program: str, command: str = "", folder: str = "", **more: Any
+) -> ActStarted:
     """Make the beginning of an act."""
-    return Began(KEY, Act(user, AT, program, command, folder), **more)
+    return ActStarted(KEY, Act(user, AT, program, command, folder), **more)
 
 
 OF_BOB = {"_UID": "1000", "_EXE": "/usr/bin/sudo"}
 SAID: list[tuple[str, str, dict[str, str], object]] = [
     # sudo 1.8 and 1.9, as root's process and as that of the user; without a terminal; sudo-rs
-    (SUDO, "sudo", {}, began("bob", "sudo", STOP, "/")),
-    (f"     {SUDO}", "sudo", OF_BOB, began("bob", "sudo", STOP, "/")),
+    (SUDO, "sudo", {}, started("bob", "sudo", STOP, "/")),
+    (f"     {SUDO}", "sudo", OF_BOB, started("bob", "sudo", STOP, "/")),
     (f"  bob : PWD=/srv/a b ; USER=root ; COMMAND={STOP}", "sudo", OF_BOB,
-     began("bob", "sudo", STOP, "/srv/a b")),
+     started("bob", "sudo", STOP, "/srv/a b")),
     (f"bob : HOST=h ; TTY=pts/0 ; PWD=/ ; USER=root ; TSID=0001 ; COMMAND={STOP}", "sudo",
-     {"_UID": "1000", "_EXE": "/usr/lib/cargo/bin/sudo-rs"}, began("bob", "sudo", STOP, "/")),
+     {"_UID": "1000", "_EXE": "/usr/lib/cargo/bin/sudo-rs"}, started("bob", "sudo", STOP, "/")),
     ("bob : (command continued) -- chrony ntp", "sudo", OF_BOB,
-     Continued(KEY, "bob", "-- chrony ntp")),
+     CommandContinued(KEY, "bob", "-- chrony ntp")),
     # older and newer pam_unix
     (f"pam_unix(sudo:session): {OPENED} (uid=1000)", "sudo", OF_BOB,
-     began("bob", "sudo", is_open=True)),
+     started("bob", "sudo", is_open=True)),
     (f"pam_unix(sudo-i:session): {OPENED} bob(uid=1000)", "sudo", OF_BOB,
-     began("bob", "sudo", is_open=True)),
+     started("bob", "sudo", is_open=True)),
     ("pam_unix(su:session): session opened for user root by bob(uid=1000)", "su", {},
-     began("bob", "su", is_open=True)),
+     started("bob", "su", is_open=True)),
     (f"pam_unix(su-l:session): {OPENED} root(uid=0)", "su", {"_AUDIT_LOGINUID": "1000",
      "_CMDLINE": "su - -c \"systemctl stop chrony\""},
-     began("bob", "su", "systemctl stop chrony", is_open=True)),
-    ("pam_unix(sudo:session): session closed for user root", "sudo", OF_BOB, Ended(KEY, AT)),
+     started("bob", "su", "systemctl stop chrony", is_open=True)),
+    ("pam_unix(sudo:session): session closed for user root", "sudo", OF_BOB,
+     SessionClosed(KEY, AT)),
     # others that make a user root
     ("bob ran command systemctl stop chrony as root from /home/bob", "doas", {},
-     began("bob", "doas", "systemctl stop chrony", "/home/bob")),
+     started("bob", "doas", "systemctl stop chrony", "/home/bob")),
     (f"bob: Executing command [USER=root] [TTY=/dev/pts/0] [CWD=/home/bob] [COMMAND={STOP}]",
-     "pkexec", {}, began("bob", "pkexec", STOP, "/home/bob")),
+     "pkexec", {}, started("bob", "pkexec", STOP, "/home/bob")),
     (POLKIT, "polkitd", {"_UID": "998", "_SYSTEMD_UNIT": "polkit.service"},
-     Began(f"{KEY} {AT}", Act("bob", AT, "polkit", "systemctl start php"))),
-    (f"pam_unix(sshd:session): {OPENED} (uid=0)", "sshd", {}, began("root", "ssh", is_open=True)),
+     ActStarted(f"{KEY} {AT}", Act("bob", AT, "polkit", "systemctl start php"))),
+    (f"pam_unix(sshd:session): {OPENED} (uid=0)", "sshd", {}, started("root", "ssh", is_open=True)),
     (f"pam_unix(login:session): {OPENED} LOGIN(uid=0)", "login", {},
-     began("root", "login", is_open=True)),
+     started("root", "login", is_open=True)),
     ("Accepted publickey for root from 10.0.0.5 port 5022 ssh2: ED25519 SHA256:abc",
-     "sshd-session", {}, LoggedIn(KEY, "10.0.0.5")),
+     "sshd-session", {}, RootLoggedIn(KEY, "10.0.0.5")),
     ("Accepted password for root from fe80::1%eth0 port 5022 ssh2", "sshd", {},
-     LoggedIn(KEY, "fe80::1%eth0")),
+     RootLoggedIn(KEY, "fe80::1%eth0")),
     # not root, and not allowed to be root
     ("Accepted publickey for bob from 10.0.0.5 port 5022 ssh2", "sshd", {}, None),
     (SUDO.replace("USER=root", "USER=postgres"), "sudo", {}, None),
@@ -167,18 +179,18 @@ def test_the_reason_of_a_killed_unit() -> None:
 
 def test_sessions_of_root_itself() -> None:
     """That root became root with su is nothing; its commands are, and that it logged in."""
-    notes = journal_follower.Notes({})
+    batch = journal_follower.JournalBatch({}, BOOT)
 
     def take(message: str, program: str, pid: str) -> None:
-        notes.take(json.dumps(row(message, program, _PID=pid)).encode())
+        batch.take(json.dumps(row(message, program, _PID=pid)).encode())
 
     take(f"pam_unix(su:session): {OPENED} root(uid=0)", "su", "1")
     take("pam_unix(su:session): session closed for user root", "su", "1")
-    assert notes.users() == []
+    assert batch.users() == []
     take(SUDO.replace("bob", "root"), "sudo", "2")
     take(f"pam_unix(sudo:session): {OPENED} root(uid=0)", "sudo", "2")
     take(f"pam_unix(login:session): {OPENED} LOGIN(uid=0)", "login", "3")
-    ((_, _, user, fields),) = notes.users()
+    ((_, _, user, fields),) = batch.users()
     assert (user, [act["with"] for act in fields["ran"]]) == ("root", ["sudo"])
     assert [act["with"] for act in fields["as_root"]] == ["login"]
 
@@ -189,6 +201,38 @@ def test_texts_of_others_are_escaped() -> None:
     assert len(journal_lines.escape("\x00" * 5000, 300)) == 300
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("", ""),
+        ("- root", ""),
+        ("-c id -c 'systemctl stop a'", "systemctl stop a"),
+        ("-cid root", "id"),
+        ("-lc id", "id"),
+        ("-s /bin/bash root --session-command=id", "id"),
+        ("--comm id", "id"),
+        ("- root -- -c id", "sh -c id"),
+        ("--nonsense -c id", ""),
+        ("-c 'id", ""),
+    ],
+)
+def test_the_command_of_su(given: str, wanted: str) -> None:
+    """The command is the one that su ran: the last that it was given, in any of the ways."""
+    line = f"pam_unix(su:session): {OPENED} bob(uid=1000)"
+    command = started("bob", "su", wanted, is_open=True)
+    assert parsed(line, "su", _CMDLINE=f"su {given}") == command
+
+
+def test_commands_are_cut_once_their_secrets_are_replaced() -> None:
+    """Wherever a command is cut, nothing remains of a password that it has there."""
+    for length in range(930, 1000):
+        line = f"{SUDO} {'x' * length} postgres://app:hunter2-secret@db"
+        found = parsed(line)
+        assert isinstance(found, ActStarted)
+        assert len(found.act.command) <= journal_lines.MAX_TEXT
+        assert "hunter2" not in found.act.command
+
+
 # A journal in a file: its lines are printed, and then those that are added; runs have others.
 FAKE = """
 import pathlib, sys, time
@@ -196,7 +240,9 @@ folder, *given = sys.argv[1:]
 folder = pathlib.Path(folder)
 runs = [each for each in given if each.startswith("_SYSTEMD_INVOCATION_ID=")]
 if "--follow" not in given:
-    path = folder / runs[0].partition("=")[2] if runs else folder / "none"
+    path = folder / (runs[0].partition("=")[2] if runs else "boot")
+    if not runs and "--boot=0" not in given:
+        sys.exit()
     sys.stdout.write(path.read_text() if path.exists() else "")
     sys.exit()
 (folder / "since").write_text(next(each for each in given if "cursor=" in each or "since=" in each))
@@ -221,17 +267,27 @@ class FakeJournal:
 
     def add(self, message: object, program: str = "sudo", **fields: str) -> None:
         """Add an entry of now, logged by this process."""
+        self.write(self.entry(message, program, **fields))
+
+    def write(self, entry: str, file: str = "lines") -> None:
+        """Write an entry to a file."""
+        with (self.folder / file).open("a") as written:
+            written.write(entry)
+
+    def entry(self, message: object, program: str = "sudo", **fields: str) -> str:
+        """Make an entry of now, logged by this process."""
         self._count += 1
         now = {"__REALTIME_TIMESTAMP": str(int(time.time() * 1e6)), "_PID": str(os.getpid())}
+        now["_BOOT_ID"] = BOOT
         line = row(message, program, **now, __CURSOR=f"c{self._count}") | fields
-        with (self.folder / "lines").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        return json.dumps(line) + "\n"
 
-    def fail(self, unit: str, *lines: str) -> None:
-        """Let a unit fail after it logged lines."""
+    def fail(self, unit: str, *lines: str, file: str = "lines") -> None:
+        """Let a unit fail after it logged lines; in the file `boot`, before it was followed."""
         run = self.write_lines(unit, *lines)
         fields = {"MESSAGE_ID": journal_lines.FAILED, "UNIT": unit, "UNIT_RESULT": "exit-code"}
-        self.add(f"{unit}: Failed", "systemd", _PID="1", INVOCATION_ID=run, **fields)
+        entry = self.entry(f"{unit}: Failed", "systemd", _PID="1", INVOCATION_ID=run, **fields)
+        self.write(entry, file)
 
     def write_lines(self, unit: str, *lines: str) -> str:
         """Let a unit have logged lines in its last run, and give that."""
@@ -257,6 +313,18 @@ async def shown(caller: Caller, kind: str, name: str) -> dict[str, Any]:
     return dict(json.loads(text)["observed"])
 
 
+async def until_shown(
+    caller: Caller, kind: str, name: str, is_so: Callable[[Any], object] = bool
+) -> dict[str, Any]:
+    """Wait until what is published of a user or a unit is so, and return it."""
+
+    async def ask() -> bool:
+        return bool(is_so(await shown(caller, kind, name)))
+
+    await caller.until(ask, wanted=True)
+    return await shown(caller, kind, name)
+
+
 @pytest.fixture(scope="module")
 def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Running:
     """Run a daemon without objects."""
@@ -267,14 +335,6 @@ def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Run
 async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) -> None:
     """Commands, sessions as root and last lines are published, without secrets, also later on."""
     fake = FakeJournal(tmp_path)
-
-    async def until(caller: Caller, kind: str, name: str, is_so: Callable[[Any], object]) -> Any:
-        async def ask() -> bool:
-            return bool(is_so(await shown(caller, kind, name)))
-
-        await caller.until(ask, wanted=True)
-        return await shown(caller, kind, name)
-
     opened = f"pam_unix(sudo:session): {OPENED} bob(uid=0)"
     closed = "pam_unix(sudo:session): session closed for user root"
     async with calling(daemon.bus) as caller:
@@ -282,35 +342,99 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
         async with fake.followed(daemon.bus):
             fake.add(SUDO.replace("stop chrony", "set-environment DB_PASSWORD=hunter2-secret"))
             fake.add(opened)
-            found = await until(caller, "user", "bob", lambda found: found.get("as_root"))
+            found = await until_shown(caller, "user", "bob", lambda found: found.get("as_root"))
             (act,) = found["ran"]
             assert act["command"].endswith("DB_PASSWORD=[redacted]")
             assert [act] == found["as_root"]
+            cut = f"{'x' * 270} postgres://app:hunter2-secret@db"
             lines = ["starting", "web: [emerg] no \x1b[31mdirective", "token=hunter2-secret-0123"]
-            fake.fail("web.service", *lines)
-            (last,) = (await until(caller, "failure", "web.service", bool))["failed"]
+            fake.fail("web.service", cut, *lines)
+            (last,) = (await until_shown(caller, "failure", "web.service"))["failed"]
             assert last["why"] == r"web: [emerg] no \x1b[31mdirective"
-            assert (last["result"], len(last["lines"])) == ("exit-code", 3)
+            assert (last["result"], len(last["lines"])) == ("exit-code", 4)
             # lines that the journal gets late
             fake.fail("late.service")
             fake.write_lines("late.service", "error: too late")
-            (late,) = (await until(caller, "failure", "late.service", bool))["failed"]
+            (late,) = (await until_shown(caller, "failure", "late.service"))["failed"]
             assert late["why"] == "error: too late"
         # it goes on where it ended, and knows who was root
         async with fake.followed(daemon.bus):
             await caller.until(lambda: is_followed(fake, "--after-cursor=c4"), wanted=True)
             fake.add(closed)
-            found = await until(caller, "user", "bob", lambda found: found.get("as_root") == [])
+            found = await until_shown(
+                caller, "user", "bob", lambda found: found.get("as_root") == []
+            )
             (left,) = found["was_root"]
             assert {**act, "until": left["until"]} == left
-    everything = daemon.logs() + json.dumps([found, last])
-    assert "hunter2-secret" not in everything
-    assert b"hunter2-secret" not in b"".join(p.read_bytes() for p in daemon.state_dir.glob("*.db*"))
+            # the end of a session is no command: those that came last stay
+            assert found["ran"] == [act]
+    everything = daemon.logs() + json.dumps([found, last]) + fake.state.read_text()
+    assert "hunter2" not in everything
+    assert b"hunter2" not in b"".join(p.read_bytes() for p in daemon.state_dir.glob("*.db*"))
 
 
 async def is_followed(fake: FakeJournal, since: str) -> bool:
     """Return whether the journal is followed from a place on."""
-    return since in (fake.folder / "since").read_text()
+    file = fake.folder / "since"
+    return file.exists() and since in file.read_text()
+
+
+async def test_it_begins_where_it_ended(daemon: Running, tmp_path: Path) -> None:
+    """A restart goes on after the last entry; after an hour, with units that failed since boot.
+
+    Until when it read is noted at its end, also where nothing was published for long.
+    """
+    fake = FakeJournal(tmp_path)
+    fake.state.write_text(json.dumps({"cursor": "c0"}))
+    fake.fail("before.service", "error: before", file="boot")
+    fake.add(SUDO.replace("bob", "erin"))
+    long_ago = time.time() - 7200
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            await until_shown(caller, "user", "erin")
+            assert await is_followed(fake, "--after-cursor=c0")
+            os.utime(fake.state, (long_ago, long_ago))
+        assert fake.state.stat().st_mtime > long_ago + 3600
+        assert not await shown(caller, "failure", "before.service")
+        os.utime(fake.state, (long_ago, long_ago))
+        async with fake.followed(daemon.bus):
+            await until_shown(caller, "failure", "before.service")
+            await caller.until(lambda: is_followed(fake, "--since=@"), wanted=True)
+
+
+async def test_a_restart_reads_what_a_failed_unit_says_later(
+    daemon: Running, tmp_path: Path
+) -> None:
+    """Lines that the journal got only after a restart are read."""
+    fake = FakeJournal(tmp_path)
+    fake.state.write_text(json.dumps({"cursor": "c0"}))
+    fake.fail("later.service")
+    fake.add(SUDO.replace("bob", "frank"))
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            await until_shown(caller, "user", "frank")
+        fake.write_lines("later.service", "error: later")
+        (fake.folder / "lines").write_text("")
+        async with fake.followed(daemon.bus):
+            (last,) = (await until_shown(caller, "failure", "later.service"))["failed"]
+    assert last["why"] == "error: later"
+
+
+async def test_sessions_of_another_boot_are_ended(daemon: Running, tmp_path: Path) -> None:
+    """A restart ends sessions of another boot, when they began, and keeps those of this one."""
+    fake, pid = FakeJournal(tmp_path), os.getpid()
+    of_boot = {"this": BOOT, "other": BOOT[:8]}
+    sessions = {f"{boot} {pid}": ("dave", AT, "su", name) for name, boot in of_boot.items()}
+    fake.state.write_text(json.dumps({"open": sessions}))
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            found = await until_shown(caller, "user", "dave")
+    assert [act["command"] for act in found["as_root"]] == ["this"]
+    (ended,) = found["was_root"]
+    assert (ended["command"], ended["until"]) == ("other", ended["at"])
 
 
 async def test_a_flood_of_lines_costs_little(daemon: Running, tmp_path: Path) -> None:

@@ -104,5 +104,9 @@ def test_who_did_it_and_what_it_said(host: Host, observer: Service) -> None:
         heard.until(lambda: changes(host, RUN)[-1]["cause"].endswith(" start"))
     assert "by" not in changes(host, RUN)[-1]
 
+    # it notes at its end until when it read
+    note = "/var/lib/op-dbus-journal/state.json"
+    host.ask("touch", "--date=@1", note)
     host.ask("systemctl", "stop", PUBLISHER)
+    assert int(host.ask("stat", "--format=%Y", note)) > 1
     until_shown(observer, READER)
