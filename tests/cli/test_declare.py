@@ -233,8 +233,7 @@ def test_a_file_is_kept_if_it_is_bad_or_has_changed(declared: Declared) -> None:
     declared.load('{"version": 1, "plugins": {"users": {"groups": {"ops": {"members": []}}}}}')
     declared.until("ops")
     other = '{"version": 1, "plugins": {"users": {"groups": {"ops": {"members": ["x"]}}}}}'
-    declared.file.write_text(other)
-    # another file than that of the daemon: it does not follow the edit
+    # not the file that the daemon has read, which it would read again
     copy = declared.file.with_name("copy.json")
     copy.write_text(other)
     done = run(declared.daemon, "declare", "--update", str(copy), "users/group/ops")

@@ -33,6 +33,12 @@ def until_shown(service: Service, name: str, **values: object) -> None:
         heard.until(is_so)
 
 
+def forget_journal(host: Host) -> None:
+    """Withdraw what op-dbus-journal.service published; it is stopped."""
+    # nothing is listed where it published nothing
+    host.run("sh", "-c", "op-dbus list -q --plugin journal | xargs -rd '\\n' op-dbus withdraw")
+
+
 def rows(host: Host) -> list[tuple[str, ...]]:
     """Give the rows of history: what happened to which object, and why."""
     # by its path inside: SQLite follows links, also that to the host

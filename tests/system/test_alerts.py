@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from system.host import Entry, Host
-from system.observing import shown
+from system.observing import forget_journal, shown
 from system.service import CHANGES, STATE_FILE, Service
 
 UNIT, JOURNAL = "op-dbus-notify.service", "op-dbus-journal.service"
@@ -26,6 +26,7 @@ def alerts(host: Host) -> Iterator[None]:
     yield
     host.run("userdel", "bob")
     host.run("systemctl", "disable", "--now", UNIT, JOURNAL)
+    forget_journal(host)
     units = ("broken.service", "broken2.service", "kept.service")
     host.run("systemctl", "reset-failed", UNIT, *units)
     host.write(RULES, rules)

@@ -12,7 +12,7 @@ from system.host import Host
 from system.service import CHANGES, STATE_FILE, Service
 
 KEPT = "op-dbus-kept"
-SERVICE, PACKAGE, FILE = "drifter.service", "op-dbus-demo", "/etc/op-dbus-demo.conf"
+SERVICE, PACKAGE, FILE = "declared.service", "op-dbus-demo", "/etc/op-dbus-demo.conf"
 PORT = "tcp 127.0.0.1:8125"
 WEB = "/usr/bin/python3 -m http.server --bind 127.0.0.1 8125".split()
 CHANGED = {"sudo", SERVICE, PACKAGE, FILE, PORT}

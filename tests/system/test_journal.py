@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from system.host import Host
-from system.observing import shown, until_shown
+from system.observing import forget_journal, shown, until_shown
 from system.service import CHANGES, Service
 
 PUBLISHER = "op-dbus-journal.service"
@@ -33,6 +33,7 @@ def units(host: Host) -> Iterator[None]:
         host.write("/etc/sudoers.d/bob", "bob ALL=(ALL) NOPASSWD: ALL\n")
     yield
     host.run("systemctl", "disable", "--now", PUBLISHER)
+    forget_journal(host)
     host.run("systemctl", "stop", RUN)
     host.run("systemctl", "reset-failed", WEB)
     host.run("userdel", "bob")
