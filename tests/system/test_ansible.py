@@ -13,7 +13,7 @@ import pytest
 
 from system.host import Host
 from system.installing import ROOT
-from system.service import SETTINGS, STATE_FILE, UNIT, Service
+from system.service import CHANGES, SETTINGS, STATE_FILE, UNIT, Service
 
 PLACE = "/opt/ansible"
 FACTS = "/etc/ansible/facts.d/op_dbus.fact"
@@ -79,6 +79,11 @@ def _play(host: Host, *options: str) -> tuple[int, str]:
     return int(found[1]), done.stdout
 
 
+def _drifting(host: Host) -> list[str]:
+    rows = json.loads(host.ask("op-dbus", "drift", "--json"))["drifts"]
+    return [row["name"] for row in rows]
+
+
 def test_a_role_configures_declares_and_gathers(playing: Host) -> None:
     """Check mode changes nothing; a run declares, a second changes nothing; facts show drift."""
     host = playing
@@ -99,9 +104,9 @@ def test_a_role_configures_declares_and_gathers(playing: Host) -> None:
         assert changed == 0, said
     # of a changed file, the daemon is told; what drifts then is in the facts
     _declare(host, sudo={"members": ["nobody-at-all"]})
-    assert _play(host)[0] > 0
-    said = host.ask("op-dbus", "drift", "--json")
-    assert [row["name"] for row in json.loads(said)["drifts"]] == ["sudo"]
+    with host.monitor(*CHANGES) as heard:
+        assert _play(host)[0] > 0
+        heard.until(lambda: _drifting(host) == ["sudo"])
     facts = json.loads(host.ask(FACTS))
     assert (facts["drift"]["warning"], facts["drifting"]) == (1, ["users/group/sudo"])
     changed, said = _play(host)
