@@ -19,8 +19,9 @@ SPY = '#!/bin/sh\ncat >/dev/null\necho "$(id -un) sees $(ls -x /etc/op-dbus) and
 
 
 @pytest.fixture
-def alerts(host: Host) -> Iterator[None]:
-    """Leave the host as it was."""
+def alerts(host: Host, observer: Service) -> Iterator[None]:
+    """Leave the host as it was, before the service ends: a call would start it again."""
+    assert observer.host is host
     rules = host.path(RULES).read_text()
     host.ask("useradd", "--no-create-home", "bob")
     yield

@@ -22,8 +22,9 @@ STOP = ("/usr/bin/systemctl", "stop", "probe-clock")
 
 
 @pytest.fixture
-def units(host: Host) -> Iterator[None]:
+def units(host: Host, observer: Service) -> Iterator[None]:
     """Have a service that runs and one that will fail, and bob, who may use sudo."""
+    assert observer.host is host
     for name, text in UNITS.items():
         host.write(f"/run/systemd/system/{name}", text)
     host.ask("systemctl", "daemon-reload")
