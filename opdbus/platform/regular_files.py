@@ -37,6 +37,21 @@ def read_regular(path: Path, *, follow: bool = False) -> bytes:
         return file.read()
 
 
+def replace_whole(path: Path, text: str) -> None:
+    """Replace a private file at once, so that it survives a crash of the host; raises OSError."""
+    part = path.with_name(f".{path.name}.new")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def set_aside(path: Path) -> None:
     """Rename what is at `path` unless it is a regular file, so that one can be created there.
 

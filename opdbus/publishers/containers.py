@@ -5,20 +5,19 @@ op-dbus-containers.service runs it, apart from the daemon: access to the sockets
 
 import asyncio
 import json
-import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
-from opdbus.platform.tasks import pauses
+from opdbus.publishers.retrying import repeat_forever
 
 Row: TypeAlias = Mapping[str, Any]
-_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
+_FAULTS: Final = (OSError, ValueError, LookupError, TypeError, OpDbusError)
 _ANSWER_SECONDS: Final = 30.0
 # Events within this time lead to one listing.
 _QUIET_SECONDS: Final = 0.1
@@ -107,19 +106,9 @@ async def _follow(engine: Engine, bus: str) -> None:
 
 async def _keep_following(engine: Engine, bus: str) -> None:
     """Follow an engine forever, also one that starts later; print why it cannot be followed."""
-    delays, last_reason = pauses(_RETRY_SECONDS), ""
-    while True:
-        began = time.monotonic()
-        try:
-            await _follow(engine, bus)
-        except (OSError, ValueError, LookupError, TypeError, OpDbusError) as error:
-            reason = f"{engine.name} at {engine.path}: {error or type(error).__name__}"
-        if reason != last_reason:
-            print(reason, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
-        if time.monotonic() - began > _RETRY_SECONDS[-1]:
-            delays = pauses(_RETRY_SECONDS)
-        last_reason = reason
-        await asyncio.sleep(next(delays))
+    await repeat_forever(
+        partial(_follow, engine, bus), _FAULTS, subject=f"{engine.name} at {engine.path}: "
+    )
 
 
 async def main(engines: Sequence[Engine], bus: str = "system") -> None:

@@ -23,7 +23,8 @@ from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.history import acts
 from opdbus.platform.lines import split_lines
-from opdbus.platform.tasks import at_most, pauses, signals, until_first_ends
+from opdbus.platform.regular_files import replace_whole
+from opdbus.platform.tasks import at_most, signals, until_first_ends
 from opdbus.publishers import journal_lines
 from opdbus.publishers.journal_lines import (
     Act,
@@ -36,6 +37,7 @@ from opdbus.publishers.journal_lines import (
     SessionClosed,
     escape,
 )
+from opdbus.publishers.retrying import repeat_forever
 from opdbus.state.object import PUBLISHED
 from opdbus.state.redact import redact
 
@@ -45,8 +47,7 @@ Published: TypeAlias = tuple[str, str, str, Fields]
 _SOURCE: Final = acts.SOURCE.removeprefix(PUBLISHED)
 _READER: Final = acts.READER.removeprefix(PUBLISHED)
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
-# What comes within this time is published together: first of all a command and its end.
+# Entries within this time are published together: mainly a command and its end.
 _GATHER_SECONDS: Final = 0.25
 # So often at most in the long run, and so many times before that counts.
 _RATE_SECONDS: Final = 5.0
@@ -360,9 +361,7 @@ class Follower:
     def _save(self) -> None:
         """Write the state as of the last publication; its time tells until when was read."""
         if self._state_text:
-            part = self._state.with_suffix(".new")
-            part.write_text(self._state_text)
-            part.replace(self._state)
+            replace_whole(self._state, self._state_text)
             self._saved_at = time.monotonic()
 
     def _queue(self, failure: Failure) -> None:
@@ -473,20 +472,12 @@ async def main(
 ) -> None:
     """Follow the journal for ever; print why it cannot be followed, or nothing be published."""
     boot = _BOOT.read_text().strip().replace("-", "")
-    delays, last_reason = pauses(_RETRY_SECONDS), ""
-    while True:
-        began = time.monotonic()
-        try:
-            async with Client(bus) as client:
-                await Follower(client, journalctl, _read_batch(state, boot), state).run()
-        except (OSError, OpDbusError) as error:
-            reason = str(error) or type(error).__name__
-        if reason != last_reason:
-            print(reason, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
-        if time.monotonic() - began > _RETRY_SECONDS[-1]:
-            delays = pauses(_RETRY_SECONDS)
-        last_reason = reason
-        await asyncio.sleep(next(delays))
+
+    async def follow() -> None:
+        async with Client(bus) as client:
+            await Follower(client, journalctl, _read_batch(state, boot), state).run()
+
+    await repeat_forever(follow, (OSError, OpDbusError))
 
 
 async def _run_until_stopped(state: Path) -> None:

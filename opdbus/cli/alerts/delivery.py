@@ -19,6 +19,7 @@ from opdbus.cli.alerts.alert_rules import Rules
 from opdbus.cli.change_words import is_declaration, plural
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
+from opdbus.platform.regular_files import replace_whole
 from opdbus.platform.tasks import at_most, pauses
 from opdbus.settings.parsing import decimal
 
@@ -57,7 +58,6 @@ class Cursor:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / name
-        self._part = folder / f".{name}.new"
 
     def read(self) -> int | None:
         """Return the number, None if there is no file yet; raises ConfigError."""
@@ -76,20 +76,11 @@ class Cursor:
 
     def write(self, number: int) -> None:
         """Replace the file, so that it survives a crash of the host; raises OSError."""
-        with self._part.open("w", encoding="utf-8") as file:
-            file.write(f"{number}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._part.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_whole(self._path, f"{number}\n")
 
 
 class Host:
-    """What the daemon has to have for alerts: room to store changes, and the kinds of the rules."""
+    """The daemon as a source of alerts: it must store changes, and know the kinds of the rules."""
 
     def __init__(self, client: Client, rules: Rules) -> None:
         self._client = client
