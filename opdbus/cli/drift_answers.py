@@ -31,7 +31,7 @@ _UNOBSERVED: Final = "is declared, and nothing observes it: it is not compared"
 
 
 class Answer(NamedTuple):
-    """Whether a subject drifts, and the rows that say so; None if it is not compared.
+    """The answer for one subject: `drifts` is None if it is not compared, `rows` are its drift.
 
     `why` follows the subject where that is not certain.
     """

@@ -20,8 +20,8 @@ from opdbus.history import command_lines, jobs
 from opdbus.history.row_filter import Row
 from opdbus.state.object import Json
 
-# What op-dbus-journal.service publishes: the user that it runs as, its sources, one of which is
-# there while it runs, and kinds: a user's commands, and the last failure of a unit.
+# Names of op-dbus-journal.service: its user, its sources, its plugin and its kinds of objects. The
+# source READER exists while it runs; USER has a user's commands, FAILURE a unit's last failure.
 PUBLISHER: Final = "op-dbus-journal"
 SOURCE: Final = "publish:journal"
 READER: Final = "publish:journal.reader"
@@ -179,7 +179,7 @@ def acts_of(user: str, value: Json, seq: int = 0) -> list[Act]:
 
 
 class Failure(NamedTuple):
-    """What a unit logged last before it failed, at a time in microseconds since 1970."""
+    """The failure of a unit at a time in microseconds since 1970, and its last log lines."""
 
     at: int
     why: str

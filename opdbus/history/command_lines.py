@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 _ASSIGNMENT: Final = re.compile(r"\w+=.*", re.DOTALL)
-# What ends a command of a script, and what its output goes to.
+# Ends of a command of a script, and redirections of its output.
 _OPERATORS: Final = "();<>|&\n"
 # Commands that run the one after them, with their options that have a value in the next word.
 _WRAPPERS: Final[Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""Whether an observed object is there, by its own fields: some say that it is not. Pure."""
+"""Presence of an observed object by its own fields, some of which mean that it is not there."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,7 +9,7 @@ from opdbus.state.object import Json
 REMOVED: Final = frozenset({"config-files", "not-installed"})
 # Of a file or setting that was looked for: `true`.
 MISSING: Final = "missing"
-# Values of fields that say so.
+# Fields, and their values that mean absence.
 _ABSENT: Final[Mapping[str, frozenset[str]]] = {
     MISSING: frozenset({"true"}),
     "removed": frozenset({"true"}),

@@ -40,7 +40,7 @@ class Alert:
 
     @property
     def what(self) -> str:
-        """What happened, in the words of history."""
+        """The change's type in history, such as `changed` or `drift`."""
         return str(self.row["what"])
 
     @property

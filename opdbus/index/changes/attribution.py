@@ -1,4 +1,4 @@
-"""Who brought a change about, and why a unit failed, from what op-dbus-journal.service published.
+"""Attribution of changes to commands and of failures to log lines, as the journal has them.
 
 Rows of history stay as they were recorded. What explains them is looked up when they are read: the
 journal may be read after a change was recorded, and what it said can be forgotten.
@@ -27,7 +27,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, ObjectId
 
 _SECOND: Final = 1_000_000
-# What is published about a change is recorded so long before or after it.
+# A command or failure is recorded so long before or after the change that it explains.
 _BEFORE: Final = 150 * _SECOND
 _AFTER: Final = 600 * _SECOND
 # A failure is recorded as a change so long after the unit failed, and this much too early.
@@ -43,8 +43,8 @@ _MOST_GROUPS: Final = 100
 # Units that come and go with any session.
 _OF_SESSIONS: Final = re.compile(r"(?:user|session|run-user)[-@.].*|.*\.(?:scope|slice)")
 _READER: Final = ObjectId(*acts.READER_KIND, acts.PUBLISHER)
-# What is read of history for one group, and the rows of a user in which the sessions before a time
-# are looked for.
+# Limits of the rows that are read for one group, and of a user's rows that are searched for earlier
+# sessions.
 _MOST_ROWS: Final = 2000
 _MOST_ROWS_OF_OBJECTS: Final = 20_000
 _MOST_BYTES: Final = 8 << 20

@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """Whether one object answers with yes, and the words that say so."""
+    """The answer that one object gives, and its words."""
 
     is_yes: bool
     text: str
