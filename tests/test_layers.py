@@ -20,7 +20,7 @@ PACKAGE = ROOT / "opdbus"
 ROOMS = (
     "errors platform settings state config language log history"
     " models engine api serving index insight drift bus observe bench distil"
-    " picture systemd daemon doctor client publishers cli"
+    " picture systemd daemon doctor client publishers gateway cli"
 ).split()
 # The same inside a room that has parts.
 PARTS = {
@@ -53,6 +53,14 @@ MAY_IMPORT = {
         "opdbus.history.acts",
         "opdbus.state.object",
         "opdbus.state.redact",
+    },
+    "gateway": {
+        "opdbus.gateway",
+        "opdbus.client",
+        "opdbus.errors",
+        "opdbus.bus.paths",
+        "opdbus.platform.tasks",
+        "opdbus.systemd.notify",
     },
     "cli": {
         "opdbus.cli",
@@ -94,6 +102,7 @@ IN_FUNCTIONS = {
         "opdbus.state.document_edit",
         "opdbus.engine.accelerators",
         "opdbus.engine.provider_survey",
+        "opdbus.gateway",
         "opdbus.history.checkpoint",
         "opdbus.history.verify",
         "opdbus.index.database.database",

@@ -107,6 +107,11 @@ class Client:
         """Disconnect."""
         await self._connection.__aexit__(*error)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection to the bus is open."""
+        return not self._connection.is_closed
+
     def ask_no_user(self) -> None:
         """Disable password prompts: calls without the right fail from now on."""
         self._may_ask_user = False
@@ -140,14 +145,26 @@ class Client:
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
     ) -> list[list[float]]:
         """Return the vectors of any number of texts; options: level, dimensions."""
-        vectors: list[list[float]] = []
+        dimension, data = await self.vectorize_raw(texts, options)
+        flat: list[float] = list(array("f", data))
+        return [flat[at : at + dimension] for at in range(0, len(flat), dimension or 1)]
+
+    async def vectorize_raw(
+        self, texts: Sequence[str], options: Mapping[str, Json] | None = None
+    ) -> tuple[int, bytes]:
+        """Return the dimension and the row-major vectors of any number of texts.
+
+        Options: level, dimensions, dtype, truncate, timeout. By default, vectors are float32,
+        little-endian.
+        """
+        parts: list[bytes] = []
+        dimension = 0
         for part in _split_by_size(texts, _TEXTS_A_CALL, _text_size):
-            rows, dimension, _, data = await self._vectorizer.ask(
+            _, dimension, _, data = await self._vectorizer.ask(
                 "VectorizeMany", "asa{sv}", part, dict(options or {})
             )
-            flat: list[float] = list(array("f", bytes(data)))
-            vectors += [flat[row * dimension : (row + 1) * dimension] for row in range(rows)]
-        return vectors
+            parts.append(bytes(data))
+        return dimension, b"".join(parts)
 
     async def vectorize_bulk(
         self, texts: Iterable[str] | Path, options: Mapping[str, Json] | None = None

@@ -127,6 +127,11 @@ class Connection:
         """Wait until the bus has accepted everything, or is gone."""
         await self._transport.wait_flushed()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is gone."""
+        return self._closed.done()
+
     async def wait_closed(self) -> None:
         """Wait until the connection is gone."""
         await asyncio.shield(self._closed)

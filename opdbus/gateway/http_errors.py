@@ -1,0 +1,95 @@
+"""Errors as HTTP answers: a status for each class, and a body in the form of each route family."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from opdbus import errors
+
+# Seconds after which a client asks again: a queue that is full, a model that loads.
+_RETRY_SECONDS: Final = 1
+_NESTED_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+}
+# The first class that an error is an instance of gives its status.
+_STATUS: Final = (
+    (errors.LimitsExceeded, 429),
+    (errors.UnknownObject, 404),
+    (errors.AccessDenied, 403),
+    (errors.NoVector, 503),
+    (errors.NotKept, 404),
+    (errors.TimedOut, 503),
+    (errors.Cancelled, 503),
+    (errors.CallerError, 400),
+    (errors.ModelError, 503),
+    (errors.ProviderError, 503),
+    (errors.BusError, 503),
+    (errors.ShuttingDown, 503),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpError(Exception):
+    """An answer with an error: its status, its sentence, and the parameter that is at fault."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+
+def add_error_answers(app: FastAPI) -> None:
+    """Let an application answer every error in the form of the route that was asked for."""
+
+    @app.exception_handler(HttpError)
+    async def answer_http_error(request: Request, error: HttpError) -> Response:
+        return _answer(request, error)
+
+    @app.exception_handler(errors.OpDbusError)
+    async def answer_daemon_error(request: Request, error: errors.OpDbusError) -> Response:
+        return _answer(request, HttpError(status_of(error), str(error)))
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
+        found = error.errors()[0]
+        place = [str(part) for part in found["loc"] if part != "body"]
+        message = f"{'.'.join(place)}: {found['msg']}" if place else f"body: {found['msg']}"
+        return _answer(request, HttpError(400, message, place[0] if place else None))
+
+    @app.exception_handler(HTTPException)
+    async def answer_no_route(request: Request, error: HTTPException) -> Response:
+        answer = _answer(request, HttpError(error.status_code, error.detail))
+        answer.headers.update(error.headers or {})
+        return answer
+
+
+def status_of(error: errors.OpDbusError) -> int:
+    """Return the HTTP status of an error of the daemon; 500 for its own faults."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def _answer(request: Request, error: HttpError) -> Response:
+    headers = {"Retry-After": str(_RETRY_SECONDS)} if error.status in {429, 503} else {}
+    # a lone surrogate in a message cannot be sent as UTF-8; JSON escapes it
+    content = json.dumps(_body(request.url.path, error))
+    return Response(content, error.status, headers, "application/json")
+
+
+def _body(path: str, error: HttpError) -> dict[str, Any]:
+    """Return an error's body: flat on routes of text-embeddings-inference, a text on ollama's."""
+    kind = _NESTED_TYPES.get(error.status, "server_error")
+    if path.startswith("/api/"):
+        return {"error": error.message}
+    if path in {"/embed", "/embed_sparse", "/embed_all", "/rerank", "/tokenize", "/info"}:
+        return {"error": error.message, "error_type": kind, "message": error.message}
+    nested = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    return {"error": nested}

@@ -1,0 +1,35 @@
+"""A daemon with the static level and a gateway, shared by the tests of a module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from harness.gateways import Gateway
+from harness.running import Bus, Running
+
+EXAMPLE = Path(__file__).parents[2] / "state.example.json"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Run a daemon on the example state until it has all vectors."""
+    bus, folder = Bus(), tmp_path_factory.mktemp("daemon")
+    settings = {"VECTOR_LEVEL": "static", "STATE_FILE": EXAMPLE}
+    with Running(folder, bus.address, **settings) as daemon:
+        yield daemon.vectorized()
+    bus.kill()
+
+
+@pytest.fixture(scope="module")
+def gateway(served: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Run a gateway beside it."""
+    with Gateway(served, tmp_path_factory.mktemp("gateway")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(gateway: Gateway) -> Iterator[httpx.Client]:
+    """Connect to the gateway."""
+    with gateway.http() as client:
+        yield client
