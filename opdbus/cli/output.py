@@ -9,14 +9,13 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 from opdbus.errors import InvalidArgs
-from opdbus.platform import name_lists, timestamps
+from opdbus.platform import name_lists, regular_files, timestamps
 from opdbus.platform.lines import join_words
 
 # columns that are wrapped first
@@ -275,28 +274,11 @@ def _break_word(word: str, room: int) -> Iterator[str]:
 
 
 def replace_file(path: Path, text: str, like: os.stat_result | None = None) -> None:
-    """Write a file that changes at once; raises InvalidArgs.
+    """Replace a file at once, readable by all unless it is to be `like` another.
 
-    It gets the owner and mode of `like`, or else everybody may read it. The group of `like` is
-    required, through which a service may read the file.
+    Raises InvalidArgs.
     """
-    # few commands need it
-    import tempfile
-
-    written = None
     try:
-        # the collector reads no file of another ending
-        file, written = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(file, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            if like:
-                os.fchown(stream.fileno(), -1, like.st_gid)
-                # a user who may write here may not own what belongs to another
-                with suppress(PermissionError):
-                    os.fchown(stream.fileno(), like.st_uid, -1)
-            os.fchmod(stream.fileno(), like.st_mode & 0o7777 if like else 0o644)
-        Path(written).replace(path)
+        regular_files.replace_file(path, text, mode=0o644, like=like)
     except OSError as error:
-        if written:
-            Path(written).unlink(missing_ok=True)
         raise InvalidArgs(f"cannot write {path}: {error.strerror}") from None

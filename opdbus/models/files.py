@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from opdbus.platform.regular_files import open_regular, set_aside
+from opdbus.platform.regular_files import open_regular, replace_file, set_aside
 
 
 @contextmanager
@@ -46,14 +46,8 @@ def _lock(file: BinaryIO, *, wait: bool) -> bool:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file that every user may read, atomically; raises OSError."""
-    part = path.with_name(f".{path.name}.part")
-    for name in (path, part):
-        set_aside(name)
-    part.unlink(missing_ok=True)
-    with part.open("x", encoding="utf-8") as file:
-        file.write(text)
-    part.chmod(0o644)
-    part.replace(path)
+    set_aside(path)
+    replace_file(path, text, mode=0o644)
 
 
 def make_folder(folder: Path) -> None:

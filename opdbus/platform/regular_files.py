@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,19 +38,39 @@ def read_regular(path: Path, *, follow: bool = False) -> bytes:
         return file.read()
 
 
-def replace_whole(path: Path, text: str) -> None:
-    """Replace a private file at once, so that it survives a crash of the host; raises OSError."""
-    part = path.with_name(f".{path.name}.new")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+def replace_file(
+    path: Path, text: str, *, mode: int = 0o600, like: os.stat_result | None = None
+) -> None:
+    """Replace a file at once, so that it survives a crash of the host; raises OSError.
+
+    It gets the owner and mode of `like`, or else `mode`. The group of `like` is required, through
+    which a service may read the file.
+    """
+    # a name of another ending, which nothing that reads a folder by endings takes
+    part = path.with_name(f".{path.name}.{os.getpid()}.new")
+    part.unlink(missing_ok=True)
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            if like:
+                os.fchown(file.fileno(), -1, like.st_gid)
+                # a user who may write here may not own what belongs to another
+                with suppress(PermissionError):
+                    os.fchown(file.fileno(), like.st_uid, -1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(like.st_mode & 0o7777 if like else mode)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    if hasattr(os, "O_DIRECTORY"):  # not on Windows
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def set_aside(path: Path) -> None:

@@ -23,7 +23,7 @@ from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.history import acts
 from opdbus.platform.lines import split_lines
-from opdbus.platform.regular_files import replace_whole
+from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, signals, until_first_ends
 from opdbus.publishers import journal_lines
 from opdbus.publishers.journal_lines import (
@@ -361,7 +361,7 @@ class Follower:
     def _save(self) -> None:
         """Write the state as of the last publication; its time tells until when was read."""
         if self._state_text:
-            replace_whole(self._state, self._state_text)
+            replace_file(self._state, self._state_text)
             self._saved_at = time.monotonic()
 
     def _queue(self, failure: Failure) -> None:

@@ -19,7 +19,7 @@ from opdbus.cli.alerts.alert_rules import Rules
 from opdbus.cli.change_words import is_declaration, plural
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
-from opdbus.platform.regular_files import replace_whole
+from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, pauses
 from opdbus.settings.parsing import decimal
 
@@ -76,7 +76,7 @@ class Cursor:
 
     def write(self, number: int) -> None:
         """Replace the file, so that it survives a crash of the host; raises OSError."""
-        replace_whole(self._path, f"{number}\n")
+        replace_file(self._path, f"{number}\n")
 
 
 class Host:
