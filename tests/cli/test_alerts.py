@@ -319,13 +319,14 @@ def test_alerts_go_on_where_nothing_can_be_noted(notifier: Notifier) -> None:
     """Deliver from memory while the cursor cannot be written, and say so until it can."""
     daemon = notifier._daemon
     publish(daemon, "old")
-    # as on a full disk, no file can be written
-    hindrance = notifier.folder / "done" / ".plain.new"
-    hindrance.mkdir()
     script = notifier.folder / "notify.d" / "gated"
     script.write_text("#!/bin/sh\r\nexit 0\r\n")
     notifier.start()
     notifier.until_status("READY=1")
+    # as on a full disk, the file cannot be written
+    hindrance = notifier.folder / "done" / "plain"
+    hindrance.unlink(missing_ok=True)
+    hindrance.mkdir()
     last = publish(daemon, "a", "b")
     assert [name_of(notifier.plain.line()) for _ in "ab"] == ["a", "b"]
     said = notifier.until_status(f"plain is at change {last:,}, and cannot note that: Is a direc")
