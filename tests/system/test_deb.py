@@ -101,6 +101,27 @@ def test_an_upgrade_restarts_once_and_keeps_all(debian: Host) -> None:
     assert not {*pids} & {debian.show(unit, "MainPID") for unit in OTHERS}
 
 
+def test_the_way_back_and_the_upgrade_from_an_earlier_version_keep_all(debian: Host) -> None:
+    """An earlier commit's packages take the place of these, and these theirs; history stays."""
+    suite = debian.ask("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME")
+    if not (older := packaged.find(Path(FOLDER) / "before", suite)):
+        pytest.skip("dist/before has no packages: `packaging/build-before COMMIT` makes them")
+    before = _history(debian)
+    debian.path("/root/before").mkdir()
+    for package in older:
+        shutil.copy(package, debian.path("/root/before"))
+    debian.ask("sh", "-c", "apt-get install --yes --allow-downgrades /root/before/*.deb")
+    packaged.until_answered(debian)
+    assert "0.0.9" in debian.ask("op-dbus", "--version")
+    assert _history(debian) == before
+    cursor = debian.cursor()
+    packaged.install(debian)
+    packaged.until_answered(debian)
+    assert "0.0.9" not in debian.ask("op-dbus", "--version")
+    assert len(debian.journal(after=cursor, UNIT=UNIT, MESSAGE_ID=STARTED)) == 1
+    assert _history(debian) == before
+
+
 def test_an_upgrade_on_a_full_disk_leaves_the_old_program(debian: Host) -> None:
     """An upgrade for which there is no room fails; the old program serves, also if restarted."""
     service = Service(debian)
