@@ -59,7 +59,12 @@ MAY_IMPORT = {
         "opdbus.client",
         "opdbus.errors",
         "opdbus.bus.paths",
+        "opdbus.picture.layout",
+        "opdbus.picture.page",
+        "opdbus.picture.scene",
+        "opdbus.picture.svg",
         "opdbus.platform.tasks",
+        "opdbus.platform.timestamps",
         "opdbus.systemd.notify",
     },
     "cli": {

@@ -37,7 +37,7 @@ _STATUS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class HttpError(Exception):
     """An answer with an error: its status, its sentence, and the parameter that is at fault."""
 

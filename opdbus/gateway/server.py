@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from opdbus import __version__
-from opdbus.gateway import embeddings
+from opdbus.gateway import embeddings, host_routes
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.http_errors import add_error_answers
 from opdbus.platform.tasks import signals
@@ -48,6 +48,8 @@ def read_app(link: DaemonLink) -> FastAPI:
     app.state.link = link
     add_error_answers(app)
     app.include_router(embeddings.router)
+    app.include_router(host_routes.router)
+    app.include_router(host_routes.objects)
     return app
 
 

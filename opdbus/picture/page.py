@@ -28,7 +28,7 @@ def draw(scene: Scene) -> str:
         f"default-src 'none'; base-uri 'none'; form-action 'none';"
         f" script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     )
-    data = json.dumps(_script_data(scene), separators=(",", ":"), ensure_ascii=False)
+    data = json.dumps(script_data(scene), separators=(",", ":"), ensure_ascii=False)
     texts = {"title": html.escape(scene.title), "about": html.escape(scene.about)}
     parts = {"policy": policy, "style": style, "data": data.translate(_ESCAPES), "script": script}
     return Template(page).substitute(texts | parts)
@@ -39,7 +39,7 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _script_data(scene: Scene) -> dict[str, Any]:
+def script_data(scene: Scene) -> dict[str, Any]:
     """Return the script's data: numbers, and lists of distinct texts that they index."""
     kind_ids = list(dict.fromkeys((row.plugin, row.kind) for row in scene.rows))
     states = list(dict.fromkeys(row.state for row in scene.rows))

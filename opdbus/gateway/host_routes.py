@@ -1,0 +1,276 @@
+"""Routes of the host: search, objects, drift, changes and status."""
+
+import asyncio
+import time
+from typing import Annotated, Any, Final
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
+
+from opdbus.bus import paths
+from opdbus.client import Client
+from opdbus.errors import InvalidArgs, UnknownObject
+from opdbus.gateway import host_map
+from opdbus.gateway import host_models as models
+from opdbus.gateway.embeddings import Daemon
+from opdbus.gateway.http_errors import HttpError
+from opdbus.platform import timestamps
+
+_STATE: Final = paths.STATE + "/"
+
+
+class _RawRoute(APIRoute):
+    """A route that matches the path as it was sent, so that %2F is a part of a name."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match the escaped path, and decode its parameters."""
+        raw = scope["raw_path"].decode("latin-1")
+        found, child = super().matches({**scope, "path": raw})
+        if found is not Match.NONE:
+            try:
+                child["path_params"] = {
+                    name: unquote(value, errors="strict")
+                    for name, value in child["path_params"].items()
+                }
+            except UnicodeDecodeError:
+                raise HttpError(400, "path: it is not UTF-8") from None
+        return found, child
+
+
+router: Final = APIRouter(tags=["host"])
+objects: Final = APIRouter(tags=["objects"], route_class=_RawRoute)
+
+
+def _path_of_parts(plugin: str, kind: str, name: str) -> str:
+    if "\0" in plugin + kind + name:
+        raise HttpError(400, "path: a name has no NUL")
+    return paths.of(plugin, kind, name)
+
+
+# The D-Bus path of the object that a request names.
+ObjectPath = Annotated[str, Depends(_path_of_parts)]
+
+
+@router.get("/search", response_model=models.SearchAnswer)
+async def search(asked: Annotated[models.SearchRequest, Query()], client: Daemon) -> Response:
+    """Return the objects that answer a question, best first."""
+    rows = await client.search(asked.q, asked.limit, asked.given("q", "limit"))
+    return models.SearchAnswer(hits=[*map(models.Hit.of, rows)]).response()
+
+
+@router.get("/ask", response_model=models.AskAnswer)
+async def ask(asked: Annotated[models.AskRequest, Query()], client: Daemon) -> Response:
+    """Answer a question by search, changes, drift or status, as its form asks for."""
+    route, options, rows = await client.ask(asked.q, asked.limit)
+    answer: dict[str, Any] = {"route": route, "options": options}
+    if route == "objects":
+        answer["hits"] = [*map(models.Hit.of, rows)]
+    elif route == "changes":
+        answer["changes"] = [*map(models.Change.of, rows)]
+    elif route == "drift":
+        answer["drifts"] = [*map(models.Drift.of, rows)]
+    else:
+        answer["status"] = rows
+    return models.AskAnswer(**answer).response()
+
+
+@router.get("/objects", response_model=models.ObjectsAnswer)
+async def list_objects(asked: Annotated[models.ListRequest, Query()], client: Daemon) -> Response:
+    """Return one page of the objects."""
+    total, rows = await client.page(asked.given("offset", "limit"), asked.offset, asked.limit)
+    listed = [
+        models.ObjectName(path=path, plugin=plugin, kind=kind, name=name)
+        for path, plugin, kind, name in rows
+    ]
+    return models.ObjectsAnswer(total=total, objects=listed).response()
+
+
+@objects.get("/objects/{plugin}/{kind}/{name:path}/similar", response_model=models.SearchAnswer)
+async def similar(
+    path: ObjectPath, asked: Annotated[models.SimilarRequest, Query()], client: Daemon
+) -> Response:
+    """Return the objects most similar to one."""
+    return await _similar(client, path, asked)
+
+
+@objects.get("/objects/{plugin}/{kind}/{name:path}/changes", response_model=models.ChangesAnswer)
+async def object_changes(
+    path: ObjectPath, asked: Annotated[models.ObjectChangesRequest, Query()], client: Daemon
+) -> Response:
+    """Return one page of an object's changes; it may be gone."""
+    return await _changes(client, asked, {"object": path})
+
+
+@objects.get("/objects/{plugin}/{kind}/{name:path}/at", response_model=models.PastObject)
+async def object_at(
+    path: ObjectPath, asked: Annotated[models.AtRequest, Query()], client: Daemon
+) -> Response:
+    """Return an object as it was at a time."""
+    at = read_time("time", asked.time)
+    found = await client.object_at(path, at)
+    return models.PastObject(**{**found, **models.identity(path), "at": at}).response()
+
+
+@objects.get("/objects/{plugin}/{kind}/{name:path}", response_model=models.ObjectAnswer)
+async def show(path: ObjectPath, client: Daemon) -> Response:
+    """Return an object, its declared and its observed fields side by side."""
+    found = await client.show(path)
+    sides: dict[str, Any] = {
+        side.lower(): models.read_json(found[side]) if found[side] else None
+        for side in ("Declared", "Observed")
+    }
+    names = {
+        "Source": "source",
+        "Text": "text",
+        "Fingerprint": "fingerprint",
+        "VectorKey": "vector_key",
+        "Distance": "distance",
+        "Drift": "drift",
+        "UpdatedAt": "updated_at",
+        "FailedAt": "failed_at",
+        "FailedWhy": "failed_why",
+        "FailedLines": "failed_lines",
+    }
+    # an object that is too large for properties comes without some of them
+    values: dict[str, Any] = {"text": "", "fingerprint": "", "vector_key": ""}
+    values |= {own: found[name] for name, own in names.items() if name in found}
+    return models.ObjectAnswer(**{**models.identity(path), **sides, **values}).response()
+
+
+@router.get("/similar", response_model=models.SearchAnswer)
+async def similar_to(
+    asked: Annotated[models.SimilarToRequest, Query()], client: Daemon
+) -> Response:
+    """Return the objects most similar to the one of a name."""
+    return await _similar(client, await _resolve(client, "object", asked.object), asked)
+
+
+async def _similar(client: Client, path: str, asked: models.SimilarRequest) -> Response:
+    rows = await client.similar(path, asked.limit, asked.given("object", "limit"))
+    return models.SearchAnswer(hits=[*map(models.Hit.of, rows)]).response()
+
+
+@router.get("/drift", response_model=models.DriftAnswer)
+async def drift(asked: Annotated[models.DriftRequest, Query()], client: Daemon) -> Response:
+    """Return the objects that differ from their declaration, the worst first."""
+    wanted = asked.given("where", "offset", "limit")
+    end = asked.offset + asked.limit
+    if asked.where:
+        rows = await _meeting(client, asked, await client.drift(wanted))
+    else:
+        rows = await client.drift(wanted, end)
+    awaits = (await client.state()).get("DriftAwaits", [])
+    drifts = [*map(models.Drift.of, rows[asked.offset : end])]
+    return models.DriftAnswer(drifts=drifts, awaits=awaits).response()
+
+
+async def _meeting(
+    client: Client, asked: models.DriftRequest, drifts: list[list[Any]]
+) -> list[list[Any]]:
+    """Return the drifted objects that meet the conditions."""
+    wanted = asked.given("severity", "about", "offset", "limit")
+    meeting = {path for path, *_ in (await client.pages(wanted, 0, None))[1]}
+    return [row for row in drifts if row[0] in meeting]
+
+
+@router.get("/unobserved", response_model=models.UnobservedAnswer)
+async def unobserved(
+    asked: Annotated[models.UnobservedRequest, Query()], client: Daemon
+) -> Response:
+    """Return the declared objects that nothing observes, by kind."""
+    keys = ("plugin", "kind", "count", "names", "why")
+    rows = [
+        models.Unobserved(**dict(zip(keys, row, strict=True)))
+        for row in await client.unobserved(asked.names)
+    ]
+    return models.UnobservedAnswer(unobserved=rows).response()
+
+
+@router.get("/changes", response_model=models.ChangesAnswer)
+async def changes(asked: Annotated[models.ChangesRequest, Query()], client: Daemon) -> Response:
+    """Return one page of changes, the newest first, or the best answers by meaning."""
+    more = {"around": await _resolve(client, "around", asked.around)} if asked.around else {}
+    if not (asked.about or asked.before_event):
+        return await _changes(client, asked, more)
+    rows = await client.changes_by_meaning({**_changes_filter(asked), **more}, asked.limit)
+    return models.ChangesAnswer(changes=[*map(models.Change.of, rows)], next=None).response()
+
+
+async def _changes(
+    client: Client, asked: models.ObjectChangesRequest, more: dict[str, Any]
+) -> Response:
+    rows = await client.changes({**_changes_filter(asked), **more}, asked.limit)
+    is_full = len(rows) == asked.limit
+    return models.ChangesAnswer(
+        changes=[*map(models.Change.of, rows)], next=rows[-1]["seq"] if is_full else None
+    ).response()
+
+
+def _changes_filter(asked: models.ObjectChangesRequest) -> dict[str, Any]:
+    """Return the filter of History1.Changes."""
+    found = asked.given("limit", "since", "until", "around")
+    for name, given, own in (("since", asked.since, "since"), ("until", asked.until, "before")):
+        if given:
+            found[own] = read_time(name, given)
+    return found
+
+
+@router.get("/clusters", response_model=models.ClustersAnswer)
+async def clusters(asked: Annotated[models.ClustersRequest, Query()], client: Daemon) -> Response:
+    """Return topics of the objects, the largest first."""
+    rows = await client.clusters(asked.limit, asked.given("limit"))
+    found = [_cluster(name, size, details) for name, size, details in rows]
+    return models.ClustersAnswer(clusters=found).response()
+
+
+def _cluster(name: str, size: int, details: dict[str, Any]) -> models.Cluster:
+    typical = [
+        models.Typical(**models.identity(path), cosine=cosine)
+        for path, cosine in details["objects"]
+    ]
+    return models.Cluster(name=name, size=size, **{**details, "objects": typical})
+
+
+@router.get("/map", response_model=models.MapAnswer)
+async def map_(asked: Annotated[models.MapRequest, Query()], client: Daemon) -> Response:
+    """Return all objects as a map on which near means alike, for a script or as a picture."""
+    since = read_time("since", asked.since)
+    known = await host_map.read_map_data(client, asked.given("since", "limit"), asked.limit, since)
+    # the layout takes seconds for very many objects
+    content, media_type = await asyncio.to_thread(host_map.draw, known, asked.format)
+    return Response(content, media_type=media_type)
+
+
+@router.get("/status", response_model=models.StatusAnswer)
+async def status(client: Daemon) -> Response:
+    """Return what is served, by what, and what observes the host."""
+    return models.StatusAnswer(**await client.status()).response()
+
+
+async def _resolve(client: Client, parameter: str, name: str) -> str:
+    """Return the path of an object given as a path, PLUGIN/KIND/NAME, or shorter."""
+    if name.startswith(_STATE):
+        paths.parse(name)
+        return name
+    found, close = await client.resolve(name, past=True)
+    if len(found) == 1:
+        return str(found[0][0])
+    listed = ", ".join("/".join(row[1:]) for row in found or close)
+    if found:
+        raise InvalidArgs(f"{parameter}: {name!r} may be any of these: {listed}")
+    advice = f"; the closest are {listed}" if listed else ""
+    raise UnknownObject(f"{parameter}: there is no object {name!r}{advice}")
+
+
+def read_time(parameter: str, text: str) -> int:
+    """Return a time in microseconds since 1970, from a number of them or in words."""
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return int(text)
+    now = time.time()
+    try:
+        return timestamps.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
+    except InvalidArgs as error:
+        raise HttpError(400, f"{parameter}: {error}", parameter) from None
