@@ -44,12 +44,6 @@ def limited(served: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-def is_served(gateway: Gateway) -> bool:
-    """Ask as others do."""
-    with gateway.http() as client:
-        return client.get("/health").status_code == 200
-
-
 def is_ended(own: socket.socket, data: bytes) -> bool:
     """Send the same again and again, until the gateway ends the connection."""
     try:
@@ -114,7 +108,7 @@ def test_hostile_requests_have_a_status(gateway: Gateway, data: bytes, wanted: i
     assert status(response) == wanted, response
     error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
     assert error["message"]
-    assert is_served(gateway)
+    assert gateway.is_served()
 
 
 def test_names_of_objects_may_have_slashes(gateway: Gateway) -> None:
@@ -131,7 +125,7 @@ def test_a_body_without_an_end_is_refused(limited: Gateway) -> None:
         chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
         assert is_ended(own, chunk)
         assert status(receive(own)) == 413
-    assert is_served(limited)
+    assert limited.is_served()
 
 
 def test_a_declared_body_is_refused_before_it_is_sent(limited: Gateway) -> None:
@@ -171,7 +165,7 @@ def test_a_connection_without_a_request_is_closed(limited: Gateway) -> None:
 def test_bodies_that_come_slowly_end(limited: Gateway, head: bytes) -> None:
     """Answer 408 if a body does not come in time."""
     assert status(limited.tell(head)) == 408
-    assert is_served(limited)
+    assert limited.is_served()
 
 
 def test_a_client_that_does_not_read_is_dropped(limited: Gateway) -> None:
@@ -179,7 +173,7 @@ def test_a_client_that_does_not_read_is_dropped(limited: Gateway) -> None:
     with limited.connect() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         assert is_ended(own, GET + b"\r\n")
-    assert is_served(limited)
+    assert limited.is_served()
 
 
 def test_a_client_has_a_bounded_number_of_requests(limited: Gateway) -> None:
@@ -192,7 +186,7 @@ def test_a_client_has_a_bounded_number_of_requests(limited: Gateway) -> None:
         refused = limited.tell(GET + b"\r\n")
         assert status(refused) == 429
         assert b"retry-after: 1" in refused.lower()
-    assert is_served(limited)
+    assert limited.is_served()
 
 
 def test_bodies_together_are_bounded(limited: Gateway) -> None:
@@ -203,14 +197,14 @@ def test_bodies_together_are_bounded(limited: Gateway) -> None:
             second.sendall(POST + b"Content-Length: 100000\r\n\r\n" + b"x" * 99_000)
             refused = receive(second)
             assert status(refused) in {408, 503}
-    assert is_served(limited)
+    assert limited.is_served()
 
 
 def test_the_longest_idle_connection_makes_room(limited: Gateway) -> None:
     """Serve a new client though all places are taken by idle ones."""
     with ExitStack() as stack:
         idle = [stack.enter_context(limited.connect()) for _ in range(LIMITS_CONNECTIONS)]
-        assert is_served(limited)
+        assert limited.is_served()
         assert idle[0].recv(1) == b""
 
 

@@ -33,13 +33,13 @@ class Gateway:
         self.socket = folder / "http.sock"
         self.log = folder / "gateway.log"
         listen = flags or ("--listen", f"unix:{self.socket}")
-        self._command = ["-m", "opdbus", "gateway", *listen]
+        self.command = ["-m", "opdbus", "gateway", *listen]
         if limits is not None:
             own = (daemon.bus, str(self.socket), json.dumps(limits))
-            self._command = ["-m", "harness.limited_gateway", *own]
+            self.command = ["-m", "harness.limited_gateway", *own]
         given = {f"OP_DBUS_{key}": str(value) for key, value in settings.items()}
-        self._environ = environment(daemon.bus, daemon.state_dir, given)
-        self._environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+        self.environ = environment(daemon.bus, daemon.state_dir, given)
+        self.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
         self._process: subprocess.Popen[str] | None = None
         self.said = ""
 
@@ -47,13 +47,15 @@ class Gateway:
         """Start it, and wait until it accepts connections."""
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *self._command],
-                env=self._environ,
+                [sys.executable, *self.command],
+                env=self.environ,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
-        last = self._command.count("--listen") or 1
+        last = (
+            self.command.count("--listen") or self.environ.get("OP_DBUS_LISTEN", "").count(",") + 1
+        )
         self.said = read_lines(self._process, lambda text: text.count("listening") >= last)
         return self
 
@@ -85,6 +87,11 @@ class Gateway:
         """Return an HTTP client of its unix socket, which the caller closes."""
         transport = httpx.HTTPTransport(uds=str(self.socket))
         return httpx.Client(transport=transport, base_url="http://localhost", timeout=60)
+
+    def is_served(self) -> bool:
+        """Ask as others do."""
+        with self.http() as client:
+            return client.get("/health").status_code == 200
 
     def connect(self) -> socket.socket:
         """Connect to its unix socket, as a client of any kind; the caller closes it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.gateway.server import Listener
 
-_NAMES: Final = ("http", "write", "metrics")
+NAMES: Final = ("http", "write", "metrics")
 # Of a credential of systemd with the token.
 _CREDENTIAL: Final = "op-dbus.http-token"
 _LEAST_TOKEN: Final = 16
@@ -87,10 +87,10 @@ def _import_server() -> Any:
 
 
 def _known(name: str) -> str:
-    if name not in _NAMES:
+    if name not in NAMES:
         raise ConfigError(
             f"there is no listener {name!r}: a socket's FileDescriptorName= is one of"
-            f" {', '.join(_NAMES)}"
+            f" {', '.join(NAMES)}"
         )
     return name
 
