@@ -182,6 +182,7 @@ def test_sockets_of_the_gateway_are_closed_to_others() -> None:
         "metrics": (GATEWAY.name, None, None, "localhost"),
     }
     assert set(seen) == set(gateway.NAMES)
+    assert {name: found["Socket"]["Service"] for name, found in units.items()} == unit.GATEWAYS
 
 
 def test_one_group_reads_the_settings() -> None:
