@@ -203,6 +203,31 @@ class Config:
         "least severity of drift that is signalled by DriftDetected: `info`, `notice`, `warning`"
         " or `error`",
     )
+    listen: tuple[str, ...] = _setting(
+        "",
+        parsing.addresses,
+        "where `op-dbus gateway` listens if systemd passes it no socket: `unix:PATH` or"
+        " `HOST:PORT`, several separated by commas; `metrics=HOST:PORT` is for metrics,"
+        " `write=unix:PATH` for routes that publish",
+    )
+    http_token_file: Path | None = _setting(
+        "",
+        parsing.optional_path,
+        "file with the token that the gateway's clients send over TCP; without it, the gateway"
+        " does not listen on TCP but for metrics",
+    )
+    http_hosts: tuple[str, ...] = _setting(
+        "",
+        parsing.host_names,
+        "names by which clients reach the gateway over TCP, besides addresses, `localhost` and this"
+        " host's own name; several separated by commas",
+    )
+    http_web_config: Path | None = _setting(
+        "",
+        parsing.optional_path,
+        "web configuration file of the gateway's metrics as Prometheus' exporters have it: TLS and"
+        " users with passwords",
+    )
     log_level: str = _setting(
         "info",
         parsing.choice("debug", "info", "warning", "error"),

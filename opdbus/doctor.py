@@ -37,6 +37,8 @@ RESTART: Final = "`systemctl restart op-dbus`"
 _PATIENCE_SECONDS: Final = 10.0
 # modules whose packages have the same names
 _LIBRARIES: Final = "numpy tokenizers safetensors dbus_fast asyncinotify structlog".split()
+# modules of the extra `http`
+_OF_GATEWAY: Final = ("bcrypt", "fastapi", "prometheus_client", "uvicorn", "yaml")
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _PAGE: Final = 4096
 # Seconds without a restart after which a service counts as steady, and after which earlier faults
@@ -186,6 +188,7 @@ async def examine(
         verdicts += [_check_service(service), *await asyncio.to_thread(_check_privacy)]
         verdicts.append(await asyncio.to_thread(_check_alerts))
         verdicts.append(await asyncio.to_thread(_check_metrics))
+        verdicts += await asyncio.to_thread(check_gateway, is_installed)
         is_read = False
         try:
             config, is_read = load(service.environ()), True
@@ -262,6 +265,32 @@ def _check_metrics() -> Verdict:
     finding = "the timer is on, and nothing is written: the folder of node_exporter is not there"
     advice = f"install node_exporter, or name its folder: `systemctl cat {unit.METRICS}` says where"
     return Verdict("metrics", "warning", finding, advice)
+
+
+def check_gateway(is_installed: Callable[[str], bool]) -> list[Verdict]:
+    """Check that HTTP is served where it is switched on; the status has the last fault."""
+    verdicts = []
+    for socket, service in unit.GATEWAYS.items():
+        listener, gateway = unit.find_unit(socket), unit.find_unit(service)
+        if not listener or not gateway:
+            continue
+        advice = f"`journalctl --unit {service}` says more"
+        subject = socket.removeprefix("op-dbus-").removesuffix(".socket")
+        said = gateway.shown["StatusText"].removeprefix(unit.FAILED)
+        missing = [module for module in _OF_GATEWAY if not is_installed(module)]
+        verdict = Verdict(subject, "ok", "off")
+        if listener.has_failed:
+            verdict = Verdict(subject, "wrong", said or f"{socket} failed", advice)
+        elif listener.is_running and missing:
+            finding, advice = f"it is on, and lacks {missing[0]}", pip.install("op-dbus[http]")
+            verdict = Verdict(subject, "wrong", finding, f"{advice}, or install op-dbus-gateway")
+        elif listener.is_running and gateway.has_failed:
+            verdict = Verdict(subject, "wrong", said or f"{service} failed", advice)
+        elif listener.is_running:
+            finding = f"on; {said}" if said else "on; it starts with the first request"
+            verdict = Verdict(subject, "ok", finding)
+        verdicts.append(verdict)
+    return verdicts
 
 
 def _check_privacy() -> list[Verdict]:

@@ -108,6 +108,7 @@ IN_FUNCTIONS = {
         "opdbus.engine.accelerators",
         "opdbus.engine.provider_survey",
         "opdbus.gateway",
+        "opdbus.log",
         "opdbus.history.checkpoint",
         "opdbus.history.verify",
         "opdbus.index.database.database",

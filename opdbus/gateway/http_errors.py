@@ -20,6 +20,13 @@ _NESTED_TYPES: Final = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_RETRY: Final = ("Retry-After", str(_RETRY_SECONDS))
+_HEADERS: Final = {
+    401: ("WWW-Authenticate", "Bearer"),
+    405: ("Allow", "GET, POST"),
+    429: _RETRY,
+    503: _RETRY,
+}
 # The first class that an error is an instance of gives its status.
 _STATUS: Final = (
     (errors.LimitsExceeded, 429),
@@ -52,22 +59,22 @@ def add_error_answers(app: FastAPI) -> None:
 
     @app.exception_handler(HttpError)
     async def answer_http_error(request: Request, error: HttpError) -> Response:
-        return _answer(request, error)
+        return answer_error(request, error)
 
     @app.exception_handler(errors.OpDbusError)
     async def answer_daemon_error(request: Request, error: errors.OpDbusError) -> Response:
-        return _answer(request, HttpError(status_of(error), str(error)))
+        return answer_error(request, HttpError(status_of(error), str(error)))
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
         found = error.errors()[0]
         place = [str(part) for part in found["loc"] if part != "body"]
         message = f"{'.'.join(place)}: {found['msg']}" if place else f"body: {found['msg']}"
-        return _answer(request, HttpError(400, message, place[0] if place else None))
+        return answer_error(request, HttpError(400, message, place[0] if place else None))
 
     @app.exception_handler(HTTPException)
     async def answer_no_route(request: Request, error: HTTPException) -> Response:
-        answer = _answer(request, HttpError(error.status_code, error.detail))
+        answer = answer_error(request, HttpError(error.status_code, error.detail))
         answer.headers.update(error.headers or {})
         return answer
 
@@ -77,8 +84,9 @@ def status_of(error: errors.OpDbusError) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
-def _answer(request: Request, error: HttpError) -> Response:
-    headers = {"Retry-After": str(_RETRY_SECONDS)} if error.status in {429, 503} else {}
+def answer_error(request: Request, error: HttpError) -> Response:
+    """Return the answer with an error, in the form of the route that was asked for."""
+    headers = dict([_HEADERS[error.status]] if error.status in _HEADERS else [])
     # a lone surrogate in a message cannot be sent as UTF-8; JSON escapes it
     content = json.dumps(_body(request.url.path, error))
     return Response(content, error.status, headers, "application/json")

@@ -3,29 +3,39 @@
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
 from opdbus import __version__
+from opdbus.errors import ConfigError
 from opdbus.gateway import embeddings, host_routes
 from opdbus.gateway.daemon_link import DaemonLink
+from opdbus.gateway.guard import Access, Guard
+from opdbus.gateway.http_connection import HttpConnection
 from opdbus.gateway.http_errors import add_error_answers
-from opdbus.platform.tasks import signals
+from opdbus.gateway.http_limits import Limits
+from opdbus.gateway.http_metrics import Counters, metrics_app
+from opdbus.gateway.web_config import BasicAuth, WebConfig
+from opdbus.platform.tasks import cancel, signals
 from opdbus.systemd.notify import Systemd
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 log = structlog.get_logger()
 
-# Longer than clients keep an idle connection, so that they close it, not the server.
-_IDLE_SECONDS: Final = 300
-# Bytes of a request's line and headers.
-_HEADER_BYTES: Final = 32 << 10
-# Seconds for running requests after SIGTERM.
-_STOP_SECONDS: Final = 5
+READ: Final = "http"
+WRITE: Final = "write"
+METRICS: Final = "metrics"
+_LIMITS: Final = Limits()
+# Seconds between two looks at the clock, for the header `Date`.
+_TICK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +45,66 @@ class Listener:
     name: str
     socket: socket.socket
 
+    @property
+    def is_tcp(self) -> bool:
+        """Whether others than this host's users may reach it."""
+        return self.socket.family != socket.AF_UNIX
+
+    def __str__(self) -> str:
+        """Return the name and the address."""
+        address = self.socket.getsockname()
+        return f"{self.name} on {':'.join(map(str, address[:2])) if self.is_tcp else address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The gateway's settings: the bus, the token of TCP, its names, the metrics' users, limits."""
+
+    bus: str
+    token: str = ""
+    names: Sequence[str] = ()
+    web_config: Path | None = None
+    limits: Limits = _LIMITS
+
 
 def read_app(link: DaemonLink) -> FastAPI:
     """Return the application of the reading socket."""
+    app = _new_app(link)
+    for router in (embeddings.router, host_routes.router, host_routes.objects):
+        app.include_router(router)
+    return app
+
+
+def write_app(link: DaemonLink) -> FastAPI:
+    """Return the application of the writing socket, which has the reading routes as well."""
+    return read_app(link)
+
+
+async def serve(options: Options, listeners: Sequence[Listener], service: Systemd) -> None:
+    """Serve the listeners until SIGTERM; raises ConfigError if one may not be served so."""
+    _require_token(options, listeners)
+    counters = Counters()
+    async with DaemonLink(options.bus) as link, signals(asyncio.Event()) as stopped:
+        servers = [_server(each, link, options, counters) for each in listeners]
+        counters.count_connections(
+            lambda: sum(len(server.server_state.connections) for server in servers)
+        )
+        tasks = [
+            asyncio.create_task(server.serve([each.socket]))
+            for server, each in zip(servers, listeners, strict=True)
+        ]
+        ended = [asyncio.create_task(work) for work in (stopped.wait(), service.ping_watchdog())]
+        service.describe = lambda: _describe(listeners, counters)
+        service.ready()
+        await asyncio.wait([*tasks, *ended], return_when=asyncio.FIRST_COMPLETED)
+        service.stopping()
+        for server in servers:
+            server.stop()
+        await asyncio.gather(*tasks)
+        await cancel(ended)
+
+
+def _new_app(link: DaemonLink) -> FastAPI:
     app = FastAPI(
         title="op-dbus",
         version=__version__,
@@ -47,48 +114,99 @@ def read_app(link: DaemonLink) -> FastAPI:
     )
     app.state.link = link
     add_error_answers(app)
-    app.include_router(embeddings.router)
-    app.include_router(host_routes.router)
-    app.include_router(host_routes.objects)
     return app
 
 
-async def serve(bus: str, listeners: Sequence[Listener], service: Systemd) -> None:
-    """Serve the listeners until SIGTERM."""
-    async with DaemonLink(bus) as link, signals(asyncio.Event()) as stopped:
-        servers = [(_server(read_app(link)), each.socket) for each in listeners]
-        tasks = [asyncio.create_task(server.serve([own])) for server, own in servers]
-        service.ready()
-        ended = asyncio.create_task(stopped.wait())
-        await asyncio.wait([*tasks, ended], return_when=asyncio.FIRST_COMPLETED)
-        service.stopping()
-        for server, _ in servers:
-            server.should_exit = True
-        await asyncio.gather(*tasks)
-        ended.cancel()
+def _require_token(options: Options, listeners: Sequence[Listener]) -> None:
+    for each in listeners:
+        if each.is_tcp and each.name != METRICS and not options.token:
+            raise ConfigError(
+                f"{each} needs a token, since any user may reach it: write one to a file that only"
+                " this user may read, and let OP_DBUS_HTTP_TOKEN_FILE name it, or put it into"
+                " /etc/credstore/op-dbus.http-token for the service"
+            )
+    if options.web_config and not any(each.name == METRICS for each in listeners):
+        log.info("web configuration not used", reason="there is no listener for metrics")
+
+
+def _describe(listeners: Sequence[Listener], counters: Counters) -> str:
+    fault = f"; last fault: {counters.last_fault}" if counters.last_fault else ""
+    return f"Serving {', '.join(map(str, listeners))}{fault}"
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the gateway."""
+    """A server that leaves signals to the gateway, and looks at the clock once a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ending = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
 
+    async def main_loop(self) -> None:
+        """Wait for the end."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_SECONDS):
+                    await self._ending.wait()
 
-def _server(app: FastAPI) -> uvicorn.Server:
+    def stop(self) -> None:
+        """Accept nothing more; `serve` returns when all requests have ended."""
+        self.should_exit = True
+        self._ending.set()
+
+
+def _server(listener: Listener, link: DaemonLink, options: Options, counters: Counters) -> _Server:
+    """Return the server of a listener, behind its guard."""
+    names = None
+    if listener.is_tcp:
+        own = (socket.gethostname(), socket.getfqdn(), "localhost", *options.names)
+        names = frozenset(name.lower() for name in own)
+    token = options.token if listener.is_tcp and listener.name != METRICS else ""
+    config: WebConfig | None = None
+    if listener.name != METRICS:
+        app: ASGIApp = write_app(link) if listener.name == WRITE else read_app(link)
+    else:
+        app = metrics_app(link, counters)
+        if options.web_config:
+            config = WebConfig(options.web_config)
+            app = BasicAuth(app, config)
+    limits = options.limits
+    guarded = Guard(app, Access(token, names), counters, listener.name, limits)
+    context = config.context if config else None
     return _Server(
         uvicorn.Config(
-            app,
-            http="h11",
+            guarded,
+            http=_connection(limits, config),
             ws="none",
             lifespan="off",
+            interface="asgi3",
             log_config=None,
+            log_level="error",
             access_log=False,
             server_header=False,
-            timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
+            # a client's address is not what it says in a header
+            proxy_headers=False,
+            timeout_keep_alive=limits.idle_seconds,
+            timeout_graceful_shutdown=limits.stop_seconds,
+            h11_max_incomplete_event_size=limits.header_bytes,
+            ssl_context_factory=(lambda _config, _default: context) if context else None,
         )
     )
+
+
+def _connection(limits_of_all: Limits, config: WebConfig | None) -> type[HttpConnection]:
+    """Return a listener's kind of connection, which begins with the web configuration as it is."""
+
+    class Connection(HttpConnection):
+        limits = limits_of_all
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 -- uvicorn's own
+            if config:
+                config.refresh()
+            super().__init__(*arguments, **named)
+
+    return Connection

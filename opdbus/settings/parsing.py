@@ -143,6 +143,23 @@ def name_list(text: str) -> tuple[str, ...]:
     return () if found == (NONE,) else found
 
 
+def addresses(text: str) -> tuple[str, ...]:
+    """Parse addresses to listen on, separated by commas."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    pattern = r"(?:(?:http|write|metrics)=)?(?:unix:/.*|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/=]+):\d{1,5})"
+    if not all(re.fullmatch(pattern, address) for address in found):
+        raise ValueError("unix:/PATH or HOST:PORT, several separated by commas")
+    return found
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Parse names of hosts, separated by commas."""
+    found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    if not all(re.fullmatch(r"[a-z0-9._-]+", name) for name in found):
+        raise ValueError("names of hosts without ports, such as memory.example.org")
+    return found
+
+
 def fields(text: str) -> tuple[str, ...]:
     """Parse fields in the form plugin/kind:field, separated by commas."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

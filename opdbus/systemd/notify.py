@@ -143,17 +143,24 @@ def _notify(path: str, message: str) -> None:
 
 
 def take_sockets(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.socket]:
-    """Return the sockets that systemd passed to process `pid`, by name; see sd_listen_fds(3).
+    """Return the sockets that systemd passed, each with a name of its own."""
+    return dict(take_socket_list(environ, pid))
+
+
+def take_socket_list(
+    environ: MutableMapping[str, str], pid: int
+) -> list[tuple[str, socket.socket]]:
+    """Return (name, socket) of those that systemd passed to `pid`; see sd_listen_fds(3).
 
     The variables are removed from `environ`, since children must not inherit them. Raises
     ConfigError if a descriptor is not a socket. The caller closes the sockets.
     """
     owner, count, names = (environ.pop(f"LISTEN_{key}", "") for key in ("PID", "FDS", "FDNAMES"))
     if owner != str(pid):
-        return {}
+        return []
     try:
         descriptors = range(_FIRST_PASSED, _FIRST_PASSED + int(count))
-        found = dict(zip(names.split(":"), map(_socket, descriptors), strict=True))
+        found = list(zip(names.split(":"), map(_socket, descriptors), strict=True))
     except (ValueError, OSError) as error:
         raise ConfigError(
             f"LISTEN_FDS={count!r} with LISTEN_FDNAMES={names!r} is not accepted: {error}; let"

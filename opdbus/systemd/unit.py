@@ -21,6 +21,12 @@ NAME: Final = "op-dbus.service"
 ALERTS: Final = "op-dbus-notify.service"
 # The service that writes metrics, and the timer that runs it, which is off at first.
 METRICS: Final = "op-dbus-metrics"
+# Services of the HTTP gateway by their sockets, which are off at first.
+GATEWAYS: Final = {
+    "op-dbus-gateway.socket": "op-dbus-gateway.service",
+    "op-dbus-gateway-metrics.socket": "op-dbus-gateway.service",
+    "op-dbus-gateway-write.socket": "op-dbus-gateway-write.service",
+}
 SETTINGS: Final = "/etc/op-dbus/op-dbus.env"
 # The prefix of the status of a service that ended by a fault; systemd keeps the status.
 FAILED: Final = "Failed: "

@@ -40,8 +40,8 @@ class Bus:
         """Send no signal."""
 
 
-def _group(_name: str) -> int:
-    return GROUP
+def _group(name: str) -> int:
+    return {"op-dbus": GROUP, "op-dbus-read": GROUP + 1}[name]
 
 
 def _authorizer(bus: Bus, group: Callable[[str], int] = _group) -> Authorizer:
@@ -76,10 +76,15 @@ def _allowed(bus: Bus, sender: str = ":1.1", group: Callable[[str], int] = _grou
             {"UnixUserID": MEMBER.uid, "UnixGroupIDs": [MEMBER.uid, GROUP]},
             ("read", "vectorize", "publish"),
         ),
+        # such as the gateway
+        (
+            {"UnixUserID": MEMBER.uid, "UnixGroupIDs": [MEMBER.uid, GROUP + 1]},
+            ("read", "vectorize"),
+        ),
         # a caller whom the bus does not know
         ({}, ()),
     ],
-    ids=["root", "own user", "stranger", "group", "unknown"],
+    ids=["root", "own user", "stranger", "group", "readers", "unknown"],
 )
 def test_each_user_may_do_what_the_table_says(
     credentials: dict[str, Any], allowed: tuple[str, ...]

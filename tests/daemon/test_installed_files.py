@@ -14,8 +14,9 @@ from harness.setting_up import files_in, setup
 
 from opdbus import config, errors
 from opdbus.bus import names
-from opdbus.bus.authorization.authorizer import GROUP
+from opdbus.bus.authorization.authorizer import GROUP, READERS
 from opdbus.bus.service import contract
+from opdbus.cli import gateway
 from opdbus.history import acts
 from opdbus.observe.core import netlink
 from opdbus.observe.kernel import uevents
@@ -30,13 +31,21 @@ CONTAINERS = UNIT.with_name("op-dbus-containers.service")
 JOURNAL = UNIT.with_name("op-dbus-journal.service")
 # As systemd counts it; that the others are root's is most of it.
 METRICS = UNIT.with_name("op-dbus-metrics.service")
+GATEWAY = UNIT.with_name("op-dbus-gateway.service")
+WRITER = UNIT.with_name("op-dbus-gateway-write.service")
 # It has the network.
 NOTIFY = UNIT.with_name("op-dbus-notify.service")
 MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, JOURNAL: 0.6, METRICS: 0.5, NOTIFY: 1.1}
+MOST_EXPOSED |= {GATEWAY: 0.6, WRITER: 0.6}
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
     "usr/lib/systemd/system/op-dbus-containers.service",
+    "usr/lib/systemd/system/op-dbus-gateway.service",
+    "usr/lib/systemd/system/op-dbus-gateway.socket",
+    "usr/lib/systemd/system/op-dbus-gateway-metrics.socket",
+    "usr/lib/systemd/system/op-dbus-gateway-write.service",
+    "usr/lib/systemd/system/op-dbus-gateway-write.socket",
     "usr/lib/systemd/system/op-dbus-journal.service",
     "usr/lib/systemd/system/op-dbus-metrics.service",
     "usr/lib/systemd/system/op-dbus-metrics.timer",
@@ -107,7 +116,9 @@ def test_one_user_and_group() -> None:
         if "user" in part.attrib and part.find("allow[@own]") is not None
     }
     asks = {note.text for note in xml("polkit-1/org.opdbus.policy").iter("annotate")}
-    own, alerts, journal = created
+    own, alerts, journal, reading, writing = created
+    for path, user in ((GATEWAY, reading), (WRITER, writing)):
+        assert f"\nUser={user}\nGroup={user}\n" in path.read_text()
     assert [own] == [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
     assert f"\nUser={alerts}\nGroup={alerts}\n" in NOTIFY.read_text()
     assert journal == acts.PUBLISHER
@@ -132,7 +143,7 @@ def test_sockets_of_the_kernel_come_and_go_with_the_service() -> None:
     A socket that outlived the service would start it again at the kernel's next message.
     """
     units = {}
-    for path in UNIT.parent.glob("*.socket"):
+    for path in set(UNIT.parent.glob("*.socket")) - set(UNIT.parent.glob("*gateway*")):
         units[path.name] = ConfigParser()
         units[path.name].read(path)
     assert set(unit_keys()["Sockets"][0].split()) == units.keys()
@@ -147,24 +158,55 @@ def test_sockets_of_the_kernel_come_and_go_with_the_service() -> None:
     }
 
 
+def test_sockets_of_the_gateway_are_closed_to_others() -> None:
+    """Pass each socket by a name that the gateway knows, to the service that may do what it is for.
+
+    Only the one for reading is the group's; TCP is reached from this host alone.
+    """
+    units = {}
+    for path in UNIT.parent.glob("*gateway*.socket"):
+        units[path.name] = ConfigParser()
+        units[path.name].read(path)
+    seen = {
+        found["Socket"]["FileDescriptorName"]: (
+            found["Socket"]["Service"],
+            found["Socket"].get("SocketGroup"),
+            found["Socket"].get("SocketMode"),
+            found["Socket"].get("IPAddressAllow"),
+        )
+        for found in units.values()
+    }
+    assert seen == {
+        "http": (GATEWAY.name, GROUP, "0660", "localhost"),
+        "write": (WRITER.name, "root", "0600", None),
+        "metrics": (GATEWAY.name, None, None, "localhost"),
+    }
+    assert set(seen) == set(gateway.NAMES)
+    assert {name: found["Socket"]["Service"] for name, found in units.items()} == unit.GATEWAYS
+
+
 def test_one_group_reads_the_settings() -> None:
     """Create the group that the folder's rule and the doctor name, with the service alone in it.
 
     Alerts get it in their sandbox, where nothing else of the folder is.
     """
     created = (ROOT / "systemd/op-dbus.sysusers").read_text(encoding="utf-8")
-    assert re.findall(r"^g (\S+)", created, re.MULTILINE) == [privacy.GROUP]
+    assert re.findall(r"^g (\S+)", created, re.MULTILINE) == [privacy.GROUP, READERS]
     assert re.findall(r"^m (\S+) (\S+)", created, re.MULTILINE) == [
         (GROUP, privacy.GROUP),
         ("op-dbus-notify", GROUP),
         (acts.PUBLISHER, GROUP),
+        # one gateway may read, the other may publish
+        (GATEWAY.stem, READERS),
+        (WRITER.stem, GROUP),
     ]
     seen = f"TemporaryFileSystem={privacy.FOLDER}:ro\nBindReadOnlyPaths="
     assert f"\nSupplementaryGroups={privacy.GROUP}\n{seen}" in NOTIFY.read_text()
     rules = (ROOT / "systemd/op-dbus.tmpfiles").read_text(encoding="utf-8")
     rows = [line.split() for line in rules.splitlines() if not line.startswith("#")]
     assert {(row[1], row[-2], row[-1]) for row in rows} == {
-        (str(privacy.FOLDER), "root", privacy.GROUP)
+        (str(privacy.FOLDER), "root", privacy.GROUP),
+        (f"{privacy.FOLDER}-gateway", "root", "op-dbus-gateway"),
     }
     assert Path(unit.SETTINGS).parent == config.load({}).state_file.parent == privacy.FOLDER
 
@@ -197,9 +239,12 @@ def test_each_action_is_its_own_owners() -> None:
 def test_the_group_is_granted_what_it_has_without_polkit() -> None:
     """Grant the group all actions but managing, under the group's own name."""
     rules = (ROOT / "etc" / "polkit-1" / "org.opdbus.rules").read_text(encoding="utf-8")
-    granted = set(re.findall(r'"org\.opdbus\.(\w+)"', rules))
+    granted, read = (
+        set(re.findall(r'"org\.opdbus\.(\w+)"', part)) for part in rules.split("var read")
+    )
     assert granted == set(names.ACTIONS) - {"manage"}
-    assert f'isInGroup("{GROUP}")' in rules
+    assert read == {"read", "vectorize"}
+    assert re.findall(r'isInGroup\("(.*)"\)', rules) == [GROUP, READERS]
 
 
 def test_interfaces_are_installed(tree: Path) -> None:

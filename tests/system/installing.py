@@ -56,7 +56,9 @@ def _digest() -> str:
 def _make(tree: Path) -> None:
     # nothing of the tests' own environment, whose Python may be another than the system's
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_OUR_OWN)}
-    make = ["make", "install", f"DESTDIR={tree}", "PREFIX=/usr/local"]
+    chosen = subprocess.run([ROOT / ".ci" / "choose-extras"], stdout=subprocess.PIPE, check=True)
+    extras = f"EXTRAS={chosen.stdout.decode().strip()},http"
+    make = ["make", "install", f"DESTDIR={tree}", "PREFIX=/usr/local", extras]
     done = subprocess.run(
         ["timeout", str(INSTALL_SECONDS), *make],
         cwd=ROOT,

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from grp import getgrnam
@@ -21,8 +21,10 @@ from opdbus.errors import AccessDenied, InteractiveAuthorizationRequired
 log = structlog.get_logger()
 
 GROUP: Final = "op-dbus"
-# Actions of the group's members if polkit does not decide.
+READERS: Final = "op-dbus-read"
+# Actions of the groups' members if polkit does not decide.
 _OF_THE_GROUP: Final = ("read", "vectorize", "publish")
+_OF_READERS: Final = ("read", "vectorize")
 # Concurrent password prompts of one user, so that one user cannot keep polkit busy.
 MOST_ASKED: Final = 4
 _ROOT: Final = 0
@@ -30,11 +32,12 @@ _ROOT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The user of a connection, its name if it has one, and its membership in our group."""
+    """The user of a connection, its name if it has one, and its membership in our groups."""
 
     uid: int
     name: str
     is_member: bool
+    is_reader: bool = False
 
     def __str__(self) -> str:
         """Return the name and uid of the user."""
@@ -114,10 +117,17 @@ class Authorizer:
             user = pwd.getpwuid(uid)
             name = user.pw_name
             groups = os.getgrouplist(name, user.pw_gid) if groups is None else groups
-        is_member = False
+        return Credentials(
+            uid,
+            name,
+            is_member=self._has_group(GROUP, groups or ()),
+            is_reader=self._has_group(READERS, groups or ()),
+        )
+
+    def _has_group(self, name: str, groups: Collection[int]) -> bool:
         with suppress(KeyError):
-            is_member = self._gid_of(GROUP) in (groups or ())
-        return Credentials(uid, name, is_member)
+            return self._gid_of(name) in groups
+        return False
 
 
 def _require_verdict(verdict: Verdict, credentials: Credentials, action: str) -> None:
@@ -138,7 +148,10 @@ def _require_verdict(verdict: Verdict, credentials: Credentials, action: str) ->
             f"{may_not}: polkit refused {BUS_NAME}.{action}: call as root, or have an administrator"
             " allow it by a rule in /etc/polkit-1/rules.d"
         )
-    if verdict is Verdict.UNDECIDED and not (credentials.is_member and action in _OF_THE_GROUP):
+    is_allowed = (credentials.is_member and action in _OF_THE_GROUP) or (
+        credentials.is_reader and action in _OF_READERS
+    )
+    if verdict is Verdict.UNDECIDED and not is_allowed:
         raise AccessDenied(f"{may_not}: {cure}")
 
 

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError, OpDbusError
+from opdbus.platform import pip
+from opdbus.platform.regular_files import open_regular
+
+if TYPE_CHECKING:
+    from opdbus.config import Config
+    from opdbus.gateway.server import Listener
+
+NAMES: Final = ("http", "write", "metrics")
+# Of a credential of systemd with the token.
+_CREDENTIAL: Final = "op-dbus.http-token"
+_LEAST_TOKEN: Final = 16
+_BACKLOG: Final = 1024
+# The socket's users are its group, as of the sockets that systemd makes.
+_CLOSED: Final = 0o117
 
 
 @root.command()
@@ -17,47 +34,122 @@ from opdbus.errors import ConfigError, OpDbusError
     "--listen",
     metavar="ADDRESS",
     multiple=True,
-    envvar="OP_DBUS_LISTEN",
-    help="unix:PATH or HOST:PORT, where systemd passes no socket.",
+    help="unix:PATH or HOST:PORT, where systemd passes no socket (OP_DBUS_LISTEN).",
 )
 @click.pass_context
 def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
-    """Serve HTTP: embeddings, the host's objects, MCP, metrics and a page."""
+    """Serve HTTP: embeddings, the host's objects, MCP, metrics and a page.
+
+    ADDRESS may begin with what it is for: `metrics=127.0.0.1:9911`, or `write=unix:PATH` for
+    routes that publish. TCP needs a token in the file that OP_DBUS_HTTP_TOKEN_FILE names.
+    """
     import asyncio
 
     from opdbus.systemd import notify
 
     try:
-        from opdbus.gateway import server
+        server = _import_server()
+        flags = {"listen": ",".join(listen)} if listen else {}
+        settings = load_settings(context.obj | flags)
+        from opdbus import log
 
+        log.configure(settings, os.environ)
         service = notify.connect(os.environ, os.getpid())
-        passed = notify.take_sockets(os.environ, os.getpid())
-        listeners = [server.Listener(name, own) for name, own in passed.items()]
-        listeners += [server.Listener("http", _listen(address)) for address in listen]
+        passed = notify.take_socket_list(os.environ, os.getpid())
+        listeners = [server.Listener(_known(name), own) for name, own in passed]
+        if not listeners:
+            listeners = [_listen(each) for each in settings.listen]
         if not listeners:
             raise ConfigError(
                 "there is nothing to listen on: start op-dbus-gateway.socket, or give"
                 " `--listen unix:PATH` or `--listen 127.0.0.1:9900`"
             )
+        options = server.Options(
+            settings.bus, _read_token(settings), settings.http_hosts, settings.http_web_config
+        )
         for each in listeners:
-            click.echo(f"listening on {each.socket.getsockname()}")
-        asyncio.run(server.serve(load_settings(context.obj).bus, listeners, service))
+            click.echo(f"listening: {each}")
+        asyncio.run(server.serve(options, listeners, service))
     except OpDbusError as error:
         notify.leave(os.environ, os.getpid(), error)
         raise
 
 
-def _listen(address: str) -> socket.socket:
-    """Return a listening socket; raises ConfigError."""
+def _import_server() -> Any:
+    try:
+        from opdbus.gateway import server
+    except ModuleNotFoundError as error:
+        advice = pip.install("op-dbus[http]")
+        raise ConfigError(
+            f"the library {error.name} is not installed: {advice}, or install op-dbus-gateway"
+        ) from None
+    return server
+
+
+def _known(name: str) -> str:
+    if name not in NAMES:
+        raise ConfigError(
+            f"there is no listener {name!r}: a socket's FileDescriptorName= is one of"
+            f" {', '.join(NAMES)}"
+        )
+    return name
+
+
+def _read_token(settings: Config) -> str:
+    """Return the token of TCP, empty if there is none; raises ConfigError."""
+    path, folder = settings.http_token_file, os.environ.get("CREDENTIALS_DIRECTORY")
+    if not path and folder and Path(folder, _CREDENTIAL).exists():
+        path = Path(folder, _CREDENTIAL)
+    if not path:
+        return ""
+    try:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+            is_open = bool(os.fstat(file.fileno()).st_mode & stat.S_IRWXO)
+            token = file.read(1 << 16).decode().strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the token of OP_DBUS_HTTP_TOKEN_FILE: {error}") from None
+    if is_open:
+        raise ConfigError(f"{path} is open to all users: `chmod o= {path}`, and take a new token")
+    if len(token) < _LEAST_TOKEN or not token.isascii() or len(token.split()) != 1:
+        raise ConfigError(
+            f"{path} has to hold one word of at least {_LEAST_TOKEN} ASCII characters:"
+            f" `openssl rand -hex 32 >{path}` writes one"
+        )
+    return token
+
+
+def _listen(given: str) -> Listener:
+    """Return a listener of `[NAME=]unix:PATH` or `[NAME=]HOST:PORT`; raises ConfigError."""
+    from opdbus.gateway.server import Listener
+
+    name, is_named, address = given.partition("=")
+    if not is_named or "/" in name or ":" in name:
+        name, address = "http", given
     try:
         if address.startswith("unix:"):
-            path = Path(address.removeprefix("unix:"))
-            path.unlink(missing_ok=True)
-            own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            own.bind(str(path))
-            own.listen(1024)
-            return own
+            return Listener(_known(name), _listen_unix(Path(address.removeprefix("unix:"))))
         host, _, port = address.rpartition(":")
-        return socket.create_server((host.strip("[]"), int(port)), backlog=1024)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot listen on {address!r}: {error}") from None
+        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        own = socket.create_server(
+            (host.strip("[]"), int(port)), family=family, backlog=_BACKLOG, reuse_port=False
+        )
+        return Listener(_known(name), own)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {given!r}: {error}") from None
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """Listen on a path, where a socket that nobody serves any more may lie."""
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode) and own.connect_ex(str(path)):
+            path.unlink()
+    own.close()
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(_CLOSED)
+    try:
+        own.bind(str(path))
+    finally:
+        os.umask(before)
+    own.listen(_BACKLOG)
+    return own

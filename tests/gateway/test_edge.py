@@ -1,0 +1,251 @@
+"""Limits of the gateway: each hostile request has a documented status, and others are served."""
+
+import json
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from harness.gateways import Gateway, receive, status
+from harness.running import Running
+
+LIMITS = {
+    "header_seconds": 0.3,
+    "body_seconds": 0.3,
+    "body_bytes": 100_000,
+    "held_bytes": 150_000,
+    "read_seconds": 0.3,
+    "linger_seconds": 0.3,
+    "connections": 40,
+    "running_of_client": 2,
+}
+POST = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+
+
+def request(target: str, method: str = "GET", *headers: str) -> bytes:
+    """Write a request."""
+    return "\r\n".join([f"{method} {target} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+def post(body: bytes) -> bytes:
+    """Write a request with a body."""
+    return POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.fixture(scope="module")
+def limited(served: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Run a gateway with small limits."""
+    with Gateway(served, tmp_path_factory.mktemp("limited"), limits=LIMITS) as running:
+        yield running
+
+
+def is_ended(own: socket.socket, data: bytes) -> bool:
+    """Send the same again and again, until the gateway ends the connection."""
+    try:
+        for _ in range(200_000):
+            own.sendall(data)
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+    return False
+
+
+HOSTILE = [
+    (request("/health", "TRACE"), 405),
+    (request("/health", "BREW"), 405),
+    (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+    (request("/health", "POST"), 405),
+    (request("/health", "OPTIONS", "Origin: http://x"), 405),
+    (request("*", "OPTIONS"), 400),
+    (request("/../etc/passwd"), 404),
+    (request("/%2e%2e/etc/passwd"), 404),
+    (request("/v1//models"), 404),
+    (request("/v1%2fmodels"), 404),
+    (request("/v1%5Cmodels"), 404),
+    (request("/v1/./models"), 404),
+    (request("/health%00"), 400),
+    (request("/health%0a"), 400),
+    (request("/%ff"), 400),
+    (request("http://x/health"), 400),
+    (request("/health", "GET", "Origin: http://evil.example"), 403),
+    (request("/health", "GET", "Origin: null"), 403),
+    (request("/metrics"), 404),
+    (request("/health", "GET", *(f"X-{n}: 1" for n in range(200))), 431),
+    (request("/health", "GET", "X: " + "x" * 40_000), 431),
+    (request("/" + "x" * 40_000), 431),
+    (request("/health?" + "x" * 40_000), 431),
+    (b"GET /health HTTP/1.1\r\n\r\n", 400),
+    (b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+    (b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n", 400),
+    (b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n", 505),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+    (POST + b"Content-Length: -1\r\n\r\n", 400),
+    (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", 400),
+    (POST + b"Content-Length: 99999999999999\r\n\r\n", 413),
+    (POST + b"Content-Length: 9999999999999999999999999\r\n\r\n", 400),
+    (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
+    (CHUNKED + b"zz\r\n", 400),
+    (CHUNKED + b"-1\r\n", 400),
+    (CHUNKED + b"fffffffffffffffffffff\r\n", 400),
+    (CHUNKED + b"2\r\n{}garbage", 400),
+    (post(b"[" * 90_000), 400),
+    (post(b'{"input":' + b"[" * 900 + b"]" * 900 + b"}"), 400),
+    (post(b'{"input": ' + b"9" * 5000 + b"}"), 400),
+    (post(b'{"input": "\xff"}'), 400),
+    (post(b'{"input": "x"} rest'), 400),
+    (post(b""), 400),
+]
+
+
+@pytest.mark.parametrize(("data", "wanted"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_requests_have_a_status(gateway: Gateway, data: bytes, wanted: int) -> None:
+    """Answer each with its documented status, and a body in the documented form."""
+    response = gateway.tell(data)
+    assert status(response) == wanted, response
+    error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
+    assert error["message"]
+    assert gateway.is_served()
+
+
+def test_names_of_objects_may_have_slashes(gateway: Gateway) -> None:
+    """Pass what would be a trick elsewhere to the routes of objects, where a name may have it."""
+    raw = gateway.tell(request("/objects/fs/mount/%2Fhome%2F.."))
+    assert b"escaped slashes" not in raw
+    assert status(raw) in {200, 404}
+
+
+def test_a_body_without_an_end_is_refused(limited: Gateway) -> None:
+    """Answer 413 as soon as a body of chunks is too long, while the client goes on sending."""
+    with limited.connect() as own:
+        own.sendall(CHUNKED)
+        chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
+        assert is_ended(own, chunk)
+        assert status(receive(own)) == 413
+    assert limited.is_served()
+
+
+def test_a_declared_body_is_refused_before_it_is_sent(limited: Gateway) -> None:
+    """Answer 413 instead of 100 to a client that asks before it sends too much."""
+    head = POST + b"Content-Length: 100001\r\nExpect: 100-continue\r\n\r\n"
+    assert status(limited.tell(head)) == 413
+    allowed = POST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    with limited.connect() as own:
+        own.sendall(allowed)
+        assert own.recv(65536).startswith(b"HTTP/1.1 100 ")
+        own.sendall(b"{}")
+        assert status(receive(own)) == 400
+
+
+@pytest.mark.parametrize("sent", [b"G", GET, GET + b"X: "])
+def test_headers_that_come_slowly_end(limited: Gateway, sent: bytes) -> None:
+    """Answer 408 if a request's headers are not there in time."""
+    assert status(limited.tell(sent)) == 408
+
+
+def test_each_request_has_its_own_time_for_headers(limited: Gateway) -> None:
+    """Give a second request on a connection its time, and not longer."""
+    with limited.connect() as own:
+        own.sendall(GET + b"\r\n")
+        assert status(receive(own)) == 200
+        own.sendall(GET)
+        assert status(receive(own)) == 408
+
+
+def test_a_connection_without_a_request_is_closed(limited: Gateway) -> None:
+    """Close it without an answer, which its client would take for that of its next request."""
+    with limited.connect() as own:
+        assert own.recv(1) == b""
+
+
+@pytest.mark.parametrize("head", [POST + b"Content-Length: 100\r\n\r\n", CHUNKED + b"2\r\n{"])
+def test_bodies_that_come_slowly_end(limited: Gateway, head: bytes) -> None:
+    """Answer 408 if a body does not come in time."""
+    assert status(limited.tell(head)) == 408
+    assert limited.is_served()
+
+
+def test_a_client_that_does_not_read_is_dropped(limited: Gateway) -> None:
+    """Close the connection of a client that leaves its answers unread."""
+    with limited.connect() as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        assert is_ended(own, GET + b"\r\n")
+    assert limited.is_served()
+
+
+def test_a_client_has_a_bounded_number_of_requests(limited: Gateway) -> None:
+    """Answer 429 with Retry-After to one request too many, and serve again when one has ended."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(limited.connect()) for _ in range(2)]
+        for own in held:
+            own.sendall(POST + b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+            assert own.recv(65536).startswith(b"HTTP/1.1 100 ")
+        refused = limited.tell(GET + b"\r\n")
+        assert status(refused) == 429
+        assert b"retry-after: 1" in refused.lower()
+    assert limited.is_served()
+
+
+def test_bodies_together_are_bounded(limited: Gateway) -> None:
+    """Answer 503 with Retry-After if the bodies of all clients would take too much memory."""
+    with limited.connect() as first:
+        first.sendall(POST + b"Content-Length: 100000\r\n\r\n" + b"x" * 99_000)
+        with limited.connect() as second:
+            second.sendall(POST + b"Content-Length: 100000\r\n\r\n" + b"x" * 99_000)
+            refused = receive(second)
+            assert status(refused) in {408, 503}
+    assert limited.is_served()
+
+
+def test_the_longest_idle_connection_makes_room(limited: Gateway) -> None:
+    """Serve a new client though all places are taken by idle ones."""
+    with ExitStack() as stack:
+        idle = [stack.enter_context(limited.connect()) for _ in range(LIMITS_CONNECTIONS)]
+        assert limited.is_served()
+        assert idle[0].recv(1) == b""
+
+
+LIMITS_CONNECTIONS = int(LIMITS["connections"])
+
+
+def test_a_thousand_idle_connections_are_borne(gateway: Gateway, http: httpx.Client) -> None:
+    """Serve others while a thousand clients are connected and silent, and keep these."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        with ExitStack() as stack:
+            idle = [stack.enter_context(gateway.connect()) for _ in range(1000)]
+            assert http.get("/health").status_code == 200
+            for own in idle[::100]:
+                own.sendall(GET + b"\r\n")
+                assert status(receive(own)) == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
+    """Answer requests that were sent together one after the other."""
+    with gateway.connect() as own:
+        last = request("/health", "GET", "Connection: close")
+        own.sendall(request("/health") + request("/nothing") + last)
+        found = b""
+        while more := own.recv(65536):
+            found += more
+    assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
+
+
+def test_old_http_is_served(gateway: Gateway) -> None:
+    """Serve HTTP/1.0 without a Host, and close the connection after it."""
+    with gateway.connect() as own:
+        own.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert status(receive(own)) == 200
+        assert own.recv(1) == b""
+
+
+def test_nothing_hostile_is_logged(gateway: Gateway, limited: Gateway) -> None:
+    """Write no line for a client's fault: it could fill the log."""
+    assert "Traceback" not in gateway.log.read_text() + limited.log.read_text()
+    assert Path(gateway.log).stat().st_size < 2000

@@ -1,0 +1,68 @@
+"""The doctor's view of the gateway, from what systemd says of its units."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opdbus import doctor
+
+SOCKET, SERVICE = "op-dbus-gateway.socket", "op-dbus-gateway.service"
+SHOW = """#!/usr/bin/env python3
+import json, pathlib, sys
+shown = json.loads(pathlib.Path(__file__).with_suffix(".json").read_text())
+print("\\n".join(f"{key}={value}" for key, value in shown.get(sys.argv[2], {}).items()))
+"""
+DEAD = {"LoadState": "loaded", "ActiveState": "inactive", "Result": "success"}
+UP = {**DEAD, "ActiveState": "active"}
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., doctor.Verdict]:
+    """Put a systemctl on the PATH that shows units of a table, and examine the reading gateway."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program = tmp_path / "systemctl"
+    program.write_text(SHOW)
+    program.chmod(0o755)
+
+    def examine(
+        socket: dict[str, str], service: dict[str, str], missing: str = ""
+    ) -> doctor.Verdict:
+        program.with_suffix(".json").write_text(json.dumps({SOCKET: socket, SERVICE: service}))
+        (found,) = doctor.check_gateway(lambda module: module != missing)
+        return found
+
+    return examine
+
+
+def test_a_gateway_that_is_off_is_no_fault(look: Callable[..., doctor.Verdict]) -> None:
+    """Say that it is off, also where its libraries are missing."""
+    assert look(DEAD, DEAD, "fastapi") == ("gateway", "ok", "off", "")
+
+
+def test_a_gateway_that_waits_or_serves_is_well(look: Callable[..., doctor.Verdict]) -> None:
+    """Say what it serves, and that it begins with the first request."""
+    assert look(UP, DEAD)[1:3] == ("ok", "on; it starts with the first request")
+    serving = {**UP, "StatusText": "Serving http on /x; last fault: GET / was answered 503"}
+    assert look(UP, serving)[1:3] == ("ok", f"on; {serving['StatusText']}")
+
+
+def test_missing_libraries_are_named(look: Callable[..., doctor.Verdict]) -> None:
+    """Name the library and how to get it."""
+    verdict = look(UP, DEAD, "fastapi")
+    assert (verdict.status, verdict.finding) == ("wrong", "it is on, and lacks fastapi")
+    assert "op-dbus[http]" in verdict.advice
+    assert "op-dbus-gateway" in verdict.advice
+
+
+def test_a_missing_token_is_told(look: Callable[..., doctor.Verdict]) -> None:
+    """Repeat the reason that the gateway left in its status."""
+    failed = {**DEAD, "ActiveState": "failed", "Result": "exit-code"}
+    failed["StatusText"] = "Failed: http on 127.0.0.1:9900 needs a token"
+    verdict = look(UP, failed)
+    assert verdict[1:3] == ("wrong", "http on 127.0.0.1:9900 needs a token")
+    assert SERVICE in verdict.advice
+    socket = {**DEAD, "ActiveState": "failed", "Result": "trigger-limit-hit"}
+    assert look(socket, DEAD)[1:3] == ("wrong", f"{SOCKET} failed")
