@@ -16,7 +16,7 @@ from harness.growth import MOST, Text, Used, growth, longest_seconds, patterns, 
 from harness.remembering import unit
 
 from opdbus.bus import paths
-from opdbus.cli import change_words, output
+from opdbus.cli import output
 from opdbus.drift import equality, field_comparison, rule_table, versions
 from opdbus.errors import OpDbusError
 from opdbus.history import change_sentence, checkpoint, event_questions, jobs
@@ -45,6 +45,7 @@ from opdbus.platform.slices import slices
 from opdbus.settings import env_file
 from opdbus.state import conditions, document, fields, flatten, publish, redact
 from opdbus.state.object import Identity, ObjectId
+from opdbus.wording import change_words
 
 PATTERNS: Final = patterns()
 # What texts are made of: words that somebody reads, separators, brackets, quotes, blanks.

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
     "errors platform settings state config language log history"
-    " models engine api serving index insight drift bus observe bench distil"
+    " models engine api serving index insight drift wording bus observe bench distil"
     " picture systemd daemon doctor client publishers gateway cli"
 ).split()
 # The same inside a room that has parts.
@@ -63,13 +63,17 @@ MAY_IMPORT = {
         "opdbus.picture.page",
         "opdbus.picture.scene",
         "opdbus.picture.svg",
+        "opdbus.platform.name_lists",
         "opdbus.platform.tasks",
         "opdbus.platform.timestamps",
+        "opdbus.state.conditions",
+        "opdbus.wording",
         "opdbus.systemd.notify",
     },
     "cli": {
         "opdbus.cli",
         "opdbus.client",
+        "opdbus.wording",
         "opdbus.systemd.unit",
         "opdbus.systemd.notify",
         "opdbus.platform.timestamps",

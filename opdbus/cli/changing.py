@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdbus.cli import completing, output
-from opdbus.cli.change_words import plural
 from opdbus.cli.daemon_calls import ask, name_of_path, path_of
 from opdbus.cli.root import as_json, root
 from opdbus.errors import InvalidArgs
 from opdbus.settings.parsing import PROVIDERS
+from opdbus.wording.change_words import plural
 
 if TYPE_CHECKING:
     from opdbus.client import Client

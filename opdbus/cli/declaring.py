@@ -11,13 +11,13 @@ import click
 
 from opdbus.bus.paths import STATE
 from opdbus.cli import completing, output
-from opdbus.cli.change_words import plural as plural_words
 from opdbus.cli.daemon_calls import ask, path_of, without_empty
 from opdbus.cli.drifting import describe_row, wait_until
 from opdbus.cli.find_objects import NO_HITS
 from opdbus.cli.root import kind, plugin, root
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import SETTINGS, ObjectId
+from opdbus.wording.change_words import plural as plural_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from opdbus.bus import paths
-from opdbus.cli import change_words, drift_answers, output
-from opdbus.cli.change_lines import format_stamp
-from opdbus.cli.change_words import NOT_DECLARED, at_least_prefix
+from opdbus.cli import drift_answers, output
 from opdbus.cli.daemon_calls import ask, describe_storage_error, id_of_path, without_empty
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
 from opdbus.language import routes
 from opdbus.platform import name_lists
+from opdbus.wording import change_words
+from opdbus.wording.change_lines import format_stamp
+from opdbus.wording.change_words import NOT_DECLARED, at_least_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

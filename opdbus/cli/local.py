@@ -14,9 +14,9 @@ import click
 
 from opdbus import config
 from opdbus.cli import output
-from opdbus.cli.change_words import plural
 from opdbus.cli.root import as_json, load_settings, root
 from opdbus.errors import StateFileError
+from opdbus.wording.change_words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,13 +13,13 @@ import click
 
 from opdbus.bus import paths
 from opdbus.cli import drifting, output
-from opdbus.cli.change_words import describe_change, plural
 from opdbus.cli.daemon_calls import ask, without_empty
 from opdbus.cli.find_objects import where_filter
 from opdbus.cli.root import NUMBER, as_json, kind, plugin, root
 from opdbus.cli.show_history import parse_time
 from opdbus.errors import InvalidArgs, LimitsExceeded, OpDbusError
 from opdbus.picture.scene import CHANGED, DRIFTED, Mark, Scene, Topic, read_table
+from opdbus.wording.change_words import describe_change, plural
 
 if TYPE_CHECKING:
     from opdbus.client import Client

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdbus.cli import output
-from opdbus.cli.change_words import plural
 from opdbus.cli.daemon_calls import ask, without_empty
 from opdbus.cli.root import NUMBER, as_json, level_names, load_settings, root
 from opdbus.errors import ConfigError, InvalidArgs
+from opdbus.wording.change_words import plural
 
 if TYPE_CHECKING:
     from opdbus.bench.profile import Profile

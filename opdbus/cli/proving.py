@@ -14,13 +14,13 @@ import click
 
 from opdbus import config
 from opdbus.cli import output
-from opdbus.cli.change_words import plural
 from opdbus.cli.daemon_calls import ask, name_of_path, path_of
 from opdbus.cli.root import as_json
 from opdbus.cli.show_history import history, parse_time
 from opdbus.errors import InvalidArgs, StoreError
 from opdbus.platform.metrics import Family, render
 from opdbus.settings.parsing import decimal
+from opdbus.wording.change_words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

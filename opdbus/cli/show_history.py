@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from opdbus.cli import completing, output
-from opdbus.cli.change_lines import ChangePrinter, print_lines
+from opdbus.cli.change_printer import ChangePrinter, print_lines
 from opdbus.cli.daemon_calls import (
     ask,
     describe_storage_error,

@@ -12,11 +12,11 @@ import click
 
 from opdbus.bus import paths
 from opdbus.cli import output
-from opdbus.cli.change_words import noun, plural, subject_of
 from opdbus.cli.daemon_calls import ask, id_of_path, name_of_path, without_empty
 from opdbus.cli.find_objects import limit_option, offset_option, where_filter
 from opdbus.cli.output import width_of
 from opdbus.cli.root import COUNT, MAX_ROWS, as_json, kind, plugin, root
+from opdbus.wording.change_words import noun, plural, subject_of
 
 # Number of fields in a sentence.
 _MOST_FIELDS: Final = 3

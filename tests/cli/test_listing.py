@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from opdbus.cli import change_words
 from opdbus.cli.drifting import describe_row
 from opdbus.platform.name_lists import show_difference
+from opdbus.wording import change_words
 
 ALIKE = [
     ("a ", "a"),

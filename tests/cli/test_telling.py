@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from opdbus.cli import change_lines, change_words, show_history
+from opdbus.cli import show_history
+from opdbus.wording import change_lines, change_words
 
 
 def change(

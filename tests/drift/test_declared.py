@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from harness.running import PATIENCE_SECONDS, replace, state_file
 
-from opdbus.cli.change_lines import group_into_lines
 from opdbus.errors import StateFileError, StoreError
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.changes.history_reader import first_rows
@@ -20,6 +19,7 @@ from opdbus.index.state_store.events import Changed, Claimed
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.tasks import cancel
+from opdbus.wording.change_lines import group_into_lines
 
 BAD = "{ not json"
 

@@ -12,7 +12,7 @@ from harness.account_files import GROUP, PASSWD, Files
 from harness.drifting import checking
 from harness.observing import history, observed
 
-from opdbus.cli import change_words, drifting
+from opdbus.cli import drifting
 from opdbus.drift import network_values, rule_table, word_values
 from opdbus.drift.field_comparison import compare
 from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
@@ -20,6 +20,7 @@ from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.platform.tasks import cancel, start
+from opdbus.wording import change_words
 
 # What one word says of an object, such as whether it runs: no lists.
 ONE_WORD = {

@@ -2,10 +2,10 @@
 
 import pytest
 
-from opdbus.cli import change_lines, change_words
 from opdbus.history import jobs
 from opdbus.history.change import Cause, kind_of_cause
 from opdbus.observe.core.report import Batch, Key
+from opdbus.wording import change_lines, change_words
 
 UP, DOWN = {"active_state": "active"}, {"active_state": "inactive"}
 STARTING = {"active_state": "activating"}

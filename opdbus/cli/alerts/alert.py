@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from opdbus.cli.change_lines import group_into_lines
-from opdbus.cli.change_words import DECLARED, Change, is_declaration
 from opdbus.config import SEVERITIES
 from opdbus.history import jobs
 from opdbus.state.object import Identity
+from opdbus.wording.change_lines import group_into_lines
+from opdbus.wording.change_words import DECLARED, Change, is_declaration
 
 # Version of the objects; the minor number grows with additions.
 FORMAT: Final = "1.0"

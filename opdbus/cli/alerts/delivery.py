@@ -16,12 +16,12 @@ from typing import Any, Final, TypeAlias
 
 from opdbus.cli.alerts.alert import OF_JOURNAL, WHATS, Alert, read_alert
 from opdbus.cli.alerts.alert_rules import Rules
-from opdbus.cli.change_words import is_declaration, plural
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, pauses
 from opdbus.settings.parsing import decimal
+from opdbus.wording.change_words import is_declaration, plural
 
 # Pauses before an alert is given again to an executable that failed.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 900.0)

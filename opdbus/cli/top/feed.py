@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.cli import change_lines
 from opdbus.cli.status import Properties
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, BusError, OpDbusError, ShuttingDown
 from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.systemd import unit
+from opdbus.wording import change_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from opdbus.cli.change_words import Change
     from opdbus.cli.drifting import Row
+    from opdbus.wording.change_words import Change
 
 # Time over which texts are counted for the rate.
 _RATE_SECONDS: Final = 10.0

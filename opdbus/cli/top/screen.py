@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.cli import change_lines, change_words, status
+from opdbus.cli import status
 from opdbus.cli.daemon_calls import name_of_path
 from opdbus.cli.drifting import COLOURS, describe_row
 from opdbus.cli.find_objects import name_of_row
@@ -25,10 +25,11 @@ from opdbus.cli.top.terminal import (
 from opdbus.cli.top.view import Entry, Page, View
 from opdbus.errors import blame
 from opdbus.platform import timestamps
+from opdbus.wording import change_lines, change_words
 
 if TYPE_CHECKING:
-    from opdbus.cli.change_words import Change
     from opdbus.cli.top.feed import Facts
+    from opdbus.wording.change_words import Change
 
 _DAY: Final = 86400
 # limit of the page of changes, which is rebuilt each second

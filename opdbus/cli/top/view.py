@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from opdbus.cli.change_words import Change
 from opdbus.cli.top.terminal import Line
+from opdbus.wording.change_words import Change
 
 
 class Page(StrEnum):
