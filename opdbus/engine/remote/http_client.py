@@ -76,8 +76,11 @@ class HttpClient:
         """Break all connections; requests in progress fail at once."""
         with self._lock:
             self._is_closed = True
-            for connection in (*self._busy, *self._idle):
+            for connection in self._busy:
                 _break(connection)
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
 
     def request(self, path: str, body: bytes | None, most_bytes: int) -> Answer:
         """Post a body, or get without one, and return an answer of at most `most_bytes`.

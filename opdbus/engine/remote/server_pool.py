@@ -33,9 +33,13 @@ LANES: Final = 4
 # Pauses before a request that broke off is repeated.
 _REPEAT_SECONDS: Final = (0.1, 0.4)
 # Pause where a server that is busy names none.
-_BUSY_SECONDS: Final = 0.5
+_BUSY_SECONDS: Final = 0.25
 # Texts of the proof that are sent alone, before all are sent together.
 _ALONE: Final = 4
+# Losses of cosine that no precision explains: above the first, and so many times those of most
+# texts.
+_UNEVEN_LOSS: Final = 1e-3
+_UNEVEN: Final = 30.0
 # The precisions that a server may be measured to have, the most exact first, and the ones that
 # accept it. Nobody can tell one 16-bit format from the other.
 _ACCEPTED: Final = {
@@ -113,15 +117,18 @@ class Server:
         """
         self._form = self._find_form()
         count = len(self._known.texts)
-        seen = [self._compare([number]) for number in range(0, count, count // _ALONE)]
-        self._most, compared = self._largest_batch()
-        seen.append(compared)
-        seen += [
-            self._compare(range(first, min(first + self._most, count)))
-            for first in range(0, count, self._most)
+        batches: list[Sequence[int]] = [[n] for n in range(0, count, count // _ALONE)]
+        seen = [self._ask_known(batch) for batch in batches]
+        largest, vectors = self._largest_batch()
+        self._most = len(largest)
+        rest = [
+            range(first, min(first + self._most, count)) for first in range(0, count, self._most)
         ]
-        deviations, cosines, _ = np.transpose(seen)
-        deviation, cosine = float(np.max(deviations)), float(np.min(cosines))
+        seen += [vectors, *map(self._ask_known, rest)]
+        numbers = [number for batch in (*batches, largest, *rest) for number in batch]
+        found, expected = np.concatenate(seen), self._known.vectors[numbers]
+        deviation, cosine, _ = compare(found, expected)
+        self._require_even(1.0 - (found.astype(np.float64) * expected).sum(axis=1), numbers)
         self.precision = self._require(deviation, cosine)
         if least and self.precision not in _AS_EXACT[least]:
             raise ProofFailed(f"{self.name} computes in {self.precision}, and before in {least}")
@@ -157,18 +164,30 @@ class Server:
         self.right += len(drawn)
         return vectors[~is_known]
 
-    def _compare(self, batch: Sequence[int]) -> tuple[float, float, float]:
-        """Ask for known texts in a random order, and compare."""
-        batch = known_texts.shuffled(batch)
-        vectors = self._ask([self._known.texts[number] for number in batch])
-        return compare(vectors, self._known.vectors[batch])
+    def _require_even(self, losses: NDArray[np.float64], numbers: Sequence[int]) -> None:
+        """Raise ProofFailed if a few vectors are far worse than the others."""
+        worst = int(np.argmax(losses))
+        if losses[worst] > max(_UNEVEN_LOSS, _UNEVEN * float(np.quantile(losses, 0.25))):
+            size = len(self._known.texts[numbers[worst]])
+            raise ProofFailed(
+                f"{self.name} gives the model's vectors to most known texts, but to one of {size}"
+                f" characters a vector with the cosine {1 - losses[worst]:.4f}: it cuts texts"
+                " earlier, or makes other tokens of them"
+            )
 
-    def _largest_batch(self) -> tuple[int, tuple[float, float, float]]:
-        """Return the number of texts that a request may have, and how such a one compares."""
+    def _ask_known(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+        """Return the vectors of known texts, which are sent in a random order."""
+        order = known_texts.shuffled(range(len(numbers)))
+        vectors = self._ask([self._known.texts[numbers[place]] for place in order])
+        return vectors[np.argsort(order)]
+
+    def _largest_batch(self) -> tuple[list[int], NDArray[np.float32]]:
+        """Return the most known texts that a request may have, some twice, and their vectors."""
         most = _MOST_TEXTS
         while True:
+            batch = [number % len(self._known.texts) for number in range(most)]
             try:
-                return most, self._compare([n % len(self._known.texts) for n in range(most)])
+                return batch, self._ask_known(batch)
             except Refused:
                 if most == 1:
                     raise
@@ -177,11 +196,12 @@ class Server:
     def _find_form(self) -> Form:
         """Return the first form whose answer is right; raises ProviderError of the best other."""
         faults: list[ProviderError] = []
-        number = len(self._known.texts) // 2
+        number = len(self._known.texts) // 8
         for form in forms(self._client, self._model, self._terms.level, self._terms.model):
             self._form = form
             try:
-                self._require(*self._compare([number])[:2])
+                vectors = self._ask_known([number])
+                self._require(*compare(vectors, self._known.vectors[[number]])[:2])
             except (ProofFailed, Refused, NoRoute) as error:
                 faults.append(error)
             else:
@@ -197,7 +217,7 @@ class Server:
         if not found:
             raise ProofFailed(
                 f"{self.name} gives vectors whose cosine to those of {self._terms.model} is only"
-                f" {cosine:.4f}: it serves another model, in another order, or cuts texts"
+                f" {cosine:.4f}: it serves another model, or answers in another order"
             )
         if wanted not in _ACCEPTED[found]:
             advice = (
