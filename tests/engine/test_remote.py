@@ -516,8 +516,8 @@ def test_a_busy_server_is_asked_again(
 
 
 def test_a_server_that_stays_busy_is_dropped(known: KnownTexts, server: EmbeddingServer) -> None:
-    """Give up a server that is busy for longer than a request may take."""
-    pool = proven(known, server, seconds=2.0)
+    """Give up a server that is busy for longer than callers should wait."""
+    pool = proven(known, server, busy_seconds=0.5)
     answering(429, b"{}", **{"Retry-After": "900"})(server)
     with pytest.raises(ProviderError, match="answered 429"):
         pool.run(TEXTS)

@@ -61,6 +61,8 @@ class Terms:
     token: str = ""
     # of one request
     seconds: float = 30.0
+    # for which a busy server is asked again, since callers wait meanwhile
+    busy_seconds: float = 5.0
     # before a server that was dropped is tried again
     retry_seconds: Sequence[float] = (30.0, 60.0, 120.0, 300.0, 600.0)
 
@@ -333,7 +335,7 @@ class ServerPool:
         return vectors
 
     def _run(self, texts: list[str]) -> NDArray[np.float32]:
-        give_up = time.monotonic() + self._terms.seconds
+        give_up = time.monotonic() + self._terms.busy_seconds
         while True:
             server = self._take()
             try:
@@ -412,7 +414,7 @@ class ServerPool:
             old, self._servers[number] = self._servers[number], server
             server.error, server.ready_at = old.error, math.inf
         (server if self._is_closed else old).close()
-        give_up = time.monotonic() + self._terms.seconds
+        give_up = time.monotonic() + self._terms.busy_seconds
         error: ProviderError | None = None
         try:
             while True:
