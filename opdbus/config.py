@@ -98,8 +98,13 @@ class Config:
         parsing.providers,
         "where the model runs: `cpu` (`cpu:openvino` or `cpu:onnxruntime`), `openvino` (Intel GPU"
         " or NPU), `cuda` (`gpu`), `tensorrt` (`trt`), `directml` (`dml`), `coreml`, `webgpu`,"
-        " `migraphx` (`rocm`), `auto`, or an ordered chain such as `cuda,cpu`; one name is strict,"
-        " a chain records why it moved on",
+        " `migraphx` (`rocm`), `remote:URL` (embedding servers, several joined by `+`), `auto`, or"
+        " an ordered chain such as `cuda,cpu`; one name is strict, a chain records why it moved on",
+    )
+    remote_token_file: Path | None = _engine(
+        "",
+        parsing.optional_path,
+        "file with the bearer token for the servers of `remote:URL`, such as a systemd credential",
     )
     gpu_device: tuple[str, ...] = _engine(
         "0",

@@ -19,11 +19,13 @@ from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.config import Config, Given
 from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
+from opdbus.engine.remote import http_client
 from opdbus.errors import BusError, ConfigError, OpDbusError, read_log
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 from opdbus.platform import pip
 from opdbus.settings import privacy
+from opdbus.settings.parsing import REMOTE, remote_urls
 from opdbus.state.file import StateFile
 from opdbus.systemd import unit
 from opdbus.systemd.unit import Unit
@@ -192,7 +194,7 @@ async def examine(
         is_read = False
         try:
             config, is_read = load(service.environ()), True
-            verdicts += _check_settings(service)
+            verdicts += [*_check_settings(service), *_check_network(service, config)]
         except PermissionError as error:
             finding = f"this user may not read {error.filename}"
             verdicts.append(Verdict("service settings", "warning", finding, _AS_ROOT))
@@ -326,7 +328,8 @@ def _check_libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
 def _check_runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
     """Check that a runtime for the model is installed."""
     found = [runtime for runtime in _RUNTIMES if is_installed(runtime)]
-    if found or config.vector_level not in ON_PROVIDERS:
+    has_servers = any(name.startswith(REMOTE) for name in config.execution_provider.names)
+    if found or has_servers or config.vector_level not in ON_PROVIDERS:
         return [Verdict("runtime", "ok", f"{' and '.join(found) or 'none'} installed")]
     advice = f"{pip.install('op-dbus[cpu]')}; 'op-dbus[gpu]' where there is an NVIDIA GPU"
     return [Verdict("runtime", "wrong", "nothing that runs a model is installed", advice)]
@@ -337,6 +340,9 @@ def _check_providers(config: Config) -> list[Verdict]:
     if config.vector_level not in ON_PROVIDERS:
         return verdicts
     for provider in candidates(config.execution_provider.names):
+        if provider.is_remote:
+            verdicts += map(_check_server, remote_urls(provider.name))
+            continue
         try:
             devices = provider.require(config.gpu_device)
         except OpDbusError as error:
@@ -349,6 +355,28 @@ def _check_providers(config: Config) -> list[Verdict]:
     if verdicts and all(verdict.status == "warning" for verdict in verdicts):
         verdicts = [verdict._replace(status="wrong") for verdict in verdicts]
     return verdicts
+
+
+def _check_server(url: str) -> Verdict:
+    """Check that an embedding server answers; the daemon proves it."""
+    try:
+        status = http_client.reach(url)
+    except OpDbusError as error:
+        finding, _, advice = str(error).partition("; ")
+        advice = advice or "start the server, or correct OP_DBUS_EXECUTION_PROVIDER"
+        return Verdict(f"provider remote:{url}", "warning", finding, advice)
+    found = f"answers (HTTP {status}); the daemon proves it when it loads the model"
+    return Verdict(f"provider remote:{url}", "ok", found)
+
+
+def _check_network(service: Unit, config: Config) -> list[Verdict]:
+    """Check that the service may reach its embedding servers; it has no network by default."""
+    remote = [name for name in config.execution_provider.names if name.startswith(REMOTE)]
+    is_needed = any(not url.startswith("unix:") for name in remote for url in remote_urls(name))
+    if not is_needed or service.shown.get("PrivateNetwork") != "yes":
+        return []
+    finding = "the service has no network (PrivateNetwork=yes), and remote: needs one"
+    return [Verdict("network of the service", "wrong", finding, http_client.ALLOW_NETWORK)]
 
 
 def _check_files(

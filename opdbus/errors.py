@@ -112,6 +112,12 @@ class ProviderError(OpDbusError, prefix=_OPDBUS):
     exit_code = 3
 
 
+class ServerUnreachable(ProviderError):
+    """An embedding server cannot be reached; it may be at the daemon's next start."""
+
+    exit_code = 1
+
+
 class ProofFailed(ProviderError, prefix=_OPDBUS):
     """A session ran on another provider or in another precision, or its vectors are wrong."""
 

@@ -166,11 +166,12 @@ def _proof_result(finding: Finding) -> str:
 
 @root.command()
 @as_json
-def devices(json_: bool) -> None:
-    """List accelerators, and what may be used of the CPU."""
+@click.pass_context
+def devices(context: click.Context, json_: bool) -> None:
+    """List accelerators, embedding servers that are set, and what may be used of the CPU."""
     from opdbus.engine.accelerators import hardware
 
-    found = hardware()
+    found = hardware(providers=load_settings(context.obj).execution_provider.names)
     if json_:
         output.print_json(asdict(found))
         return
@@ -183,6 +184,7 @@ def devices(json_: bool) -> None:
         shown[f"{accelerator.providers} {accelerator.index}"] = _describe_accelerator(accelerator)
     if not found.accelerators:
         shown["accelerators"] = "none; `op-dbus providers` says what is missing for each"
+    shown |= {f"remote {url}": answer for url, answer in found.servers.items()}
     output.print_pairs(shown)
     for note in found.notes:
         output.print_note(note)

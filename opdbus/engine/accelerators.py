@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,10 @@ from opdbus.engine import cpus
 from opdbus.engine.discovery import Gpu
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.remote.http_client import reach
+from opdbus.errors import ProviderError
 from opdbus.platform import pip
+from opdbus.settings.parsing import REMOTE, remote_urls
 
 # Provider rows that number devices differently, and the providers that share each numbering.
 _COUNTS: Final = (
@@ -73,10 +76,17 @@ class Hardware:
     processors: Processors
     accelerators: tuple[Accelerator, ...]
     notes: tuple[str, ...]
+    # embedding servers, each with its answer or the reason why there is none
+    servers: Mapping[str, str]
 
 
-def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardware:
-    """List this machine's hardware; `nvml` returns the module pynvml or raises ImportError."""
+def hardware(
+    host: Host = HERE, nvml: Callable[[], Any] | None = None, providers: Sequence[str] = ()
+) -> Hardware:
+    """List this machine's hardware, and the servers in the names of `providers`.
+
+    `nvml` returns the module pynvml or raises ImportError.
+    """
     found, notes = [], []
     nvidia: dict[str, tuple[str, DeviceMemory]] = {}
     for name, providers in _COUNTS:
@@ -89,7 +99,16 @@ def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardwa
         for index, device in enumerate(devices):
             driver, memory = nvidia.get(device.uuid.lower(), ("", None))
             found.append(Accelerator(providers, index, device.name, device.uuid, driver, memory))
-    return Hardware(processors(host), tuple(found), tuple(notes))
+    remote = [url for name in providers if name.startswith(REMOTE) for url in remote_urls(name)]
+    servers = {url: _reach(url) for url in remote}
+    return Hardware(processors(host), tuple(found), tuple(notes), servers)
+
+
+def _reach(url: str) -> str:
+    try:
+        return f"answers (HTTP {reach(url)})"
+    except ProviderError as error:
+        return str(error)
 
 
 def processors(host: Host = HERE, root: Path = Path("/")) -> Processors:

@@ -133,11 +133,20 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """The tokenized texts of one call, their priority, and when they were queued."""
+    """The tokenized texts of one call, their priority, and when they were queued.
+
+    With `is_mixed`, texts of all lengths share batches, and each counts as one token.
+    """
 
     rows: Tokens
     rank: Rank = Rank.FEW
     queued_at: float = field(default_factory=time.perf_counter)
+    is_mixed: bool = False
+
+    @property
+    def lengths(self) -> NDArray[np.intp]:
+        """The length of each text as batches count it."""
+        return np.ones_like(self.rows.lengths) if self.is_mixed else self.rows.lengths
 
 
 class Part(NamedTuple):
@@ -148,6 +157,11 @@ class Part(NamedTuple):
     length: int
     # position among all parts ever added
     order: int
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of these rows."""
+        return int(self.request.rows.lengths.take(self.rows).sum())
 
     @property
     def key(self) -> tuple[Rank, int]:
@@ -172,7 +186,7 @@ class BatchMetrics:
         for part in parts:
             count = len(part.rows)
             texts += count
-            tokens += count * part.length
+            tokens += part.tokens
             self.queue_seconds.add(began - part.request.queued_at, count)
         self.tokens += tokens
         self.padding += computed - tokens
@@ -210,7 +224,7 @@ class Backlog:
 
     def add(self, request: Request) -> None:
         """Queue every row of a request."""
-        for rows, length in reversed([*same_lengths(request.rows.lengths)]):
+        for rows, length in reversed([*same_lengths(request.lengths)]):
             part = Part(request, rows, length, self._order)
             queue = self._queues.get(part.key, deque())
             queue.append(part)
@@ -220,7 +234,7 @@ class Backlog:
 
     def drop(self, request: Request) -> None:
         """Remove the rows of a request that was cancelled."""
-        lengths = np.unique(request.rows.lengths).tolist()
+        lengths = np.unique(request.lengths).tolist()
         for key in {(request.rank, length) for length in lengths} & self._queues.keys():
             kept: deque[Part] = deque()
             for part in self._queues[key]:

@@ -18,6 +18,7 @@ from opdbus.engine.batching import FEW, BatchMetrics, Rank
 from opdbus.engine.gate import TEXT_TOKENS
 from opdbus.engine.tokenizer import AT_ONCE, Rows, split_by_size
 from opdbus.errors import ShuttingDown, Truncated
+from opdbus.settings.parsing import REMOTE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,6 +196,12 @@ class Embedder:
     def fell_back(self) -> bool:
         """True if a requested provider was passed over for this one."""
         return any(each.provider != self.provider for each in self.proven.fallbacks)
+
+    @property
+    def is_stand_in(self) -> bool:
+        """True if servers were passed over for this one, which may be reached later."""
+        passed = (each.provider for each in self.proven.fallbacks)
+        return any(name.startswith(REMOTE) and name != self.provider for name in passed)
 
     @property
     def batch_tokens(self) -> int:

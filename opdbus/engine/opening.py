@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,9 +104,21 @@ def require_level(config: Config, host: Host = HERE) -> None:
 
 
 def make_scheduler(
-    proven: ProvenSessions, dimension: int, batch_tokens: int | None, limit: int = QUEUE_LIMIT
+    proven: ProvenSessions,
+    dimension: int,
+    batch_tokens: int | None,
+    limit: int = QUEUE_LIMIT,
+    cut: Callable[[str], str] = str,
 ) -> Scheduler:
-    """Return the queue of proven sessions, with lanes and batches as their provider has them."""
+    """Return the queue of proven sessions, with lanes and batches as their provider has them.
+
+    `cut` cuts a text that is too long for the model, for servers.
+    """
+    if proven.servers:
+        # the servers batch themselves: as many texts as they accept, of any length
+        budget = Budget(proven.servers.room, fixed=proven.servers.room)
+        lanes = [proven.servers.run] * proven.placement.lanes
+        return Scheduler(lanes, whole_texts=cut, dimension=dimension, budget=budget, limit=limit)
     row = proven.provider
     budget = Budget(
         row.most_tokens,
@@ -161,7 +173,7 @@ async def open_embedder(
     tokenizer = await asyncio.to_thread(Tokenizer.of, model)
     proven = await Chain(model, config, opener, host, graded).choose(lost)
     limit = config.queue_limit or QUEUE_LIMIT
-    scheduler = make_scheduler(proven, model.shape.hidden, config.batch_tokens, limit)
-    async with scheduler:
-        with closing(Embedder(model, proven, tokenizer, scheduler)) as embedder:
+    size, cut = model.shape.hidden, tokenizer.cut
+    async with make_scheduler(proven, size, config.batch_tokens, limit, cut) as scheduler:
+        with closing(proven), closing(Embedder(model, proven, tokenizer, scheduler)) as embedder:
             yield embedder

@@ -156,11 +156,16 @@ def _run_all(
 
 def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, float, float]:
     """Return the largest deviation, the smallest cosine and the largest error of the length."""
-    vectors = session.run(np.stack([probe.rows[number] for number in batch]))
-    expected = probe.vectors[batch].astype(np.float64)
+    return compare(session.run(np.stack([probe.rows[n] for n in batch])), probe.vectors[batch])
+
+
+def compare(
+    vectors: NDArray[np.float32], expected: NDArray[np.float32]
+) -> tuple[float, float, float]:
+    """Return the largest deviation, the smallest cosine and the largest error of the length."""
     if vectors.shape != expected.shape:
         return float("inf"), -1.0, float("inf")
-    found = vectors.astype(np.float64)
+    found, expected = vectors.astype(np.float64), expected.astype(np.float64)
     lengths = np.linalg.norm(found, axis=1)
     # a vector that is not finite shows in the result
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -11,7 +11,7 @@ from opdbus.engine.discovery import Gpu, SharedLibrary
 from opdbus.engine.host import HERE, Host
 from opdbus.errors import ProviderError
 from opdbus.platform import pip
-from opdbus.settings.parsing import ALL_DEVICES
+from opdbus.settings.parsing import ALL_DEVICES, REMOTE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,6 +120,11 @@ class Provider:
     compiles: bool = False
     is_cpu: bool = False
 
+    @property
+    def is_remote(self) -> bool:
+        """True for embedding servers, which take texts."""
+        return self.name.startswith(REMOTE)
+
     def require(self, wanted: Sequence[str], host: Host = HERE) -> dict[int, str]:
         """Check that a session could be opened here, and return the hardware by device number.
 
@@ -144,7 +149,8 @@ class Provider:
             raise ProviderError(
                 f"{self.name} cannot run: {reason}; install it again: {pip.install(self.install)}"
             ) from None
-        return {0: devices[0].name} if self.is_cpu else self._choose(wanted, devices)
+        is_one = self.is_cpu or self.is_remote
+        return {0: devices[0].name} if is_one else self._choose(wanted, devices)
 
     def lanes(self, threads: int) -> int:
         """Return the number of batches to run in parallel, on this number of threads."""
@@ -166,6 +172,8 @@ class Provider:
                     f"the package {package} is not installed; {pip.install(self.install)}"
                 )
         own = (self.plugin or self.runtime).replace("_", "-")
+        if self.is_remote:
+            return "part of op-dbus"
         if own != "onnxruntime":
             return f"{own} {host.version(own)}"
         wheels = [wheel for wheel in _WHEELS if host.version(wheel)]

@@ -18,10 +18,13 @@ from opdbus.engine.host import HERE, Host
 from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.provider import Placement, Session
 from opdbus.engine.providers import PROVIDERS, candidates
+from opdbus.engine.remote import known_texts
+from opdbus.engine.remote.server_pool import ServerPool, Terms
 from opdbus.engine.sessions import open_session
-from opdbus.errors import ProofFailed, ProviderError
+from opdbus.errors import ProofFailed, ProviderError, ServerUnreachable
 from opdbus.models import build
-from opdbus.settings.parsing import AUTO
+from opdbus.platform.regular_files import read_regular
+from opdbus.settings.parsing import AUTO, remote_urls
 
 if TYPE_CHECKING:
     from opdbus.config import Config
@@ -70,6 +73,31 @@ class ProvenSessions:
     regrade: Callable[[], Awaitable[gate.Report | None]] | None = None
     # true if another precision may be faster that is not graded yet
     is_provisional: bool = False
+    # embedding servers in place of sessions
+    servers: ServerPool | None = None
+
+    def close(self) -> None:
+        """Break the connections to servers, so that no thread waits for them."""
+        if self.servers:
+            self.servers.close()
+
+
+def _read_token(path: Path | None) -> str:
+    """Return the bearer token of a file, an empty text without one; raises ProviderError."""
+    if path is None:
+        return ""
+    try:
+        token = read_regular(path, follow=True).decode().strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ProviderError(
+            f"cannot read the token in {path}: {reason}; correct OP_DBUS_REMOTE_TOKEN_FILE"
+        ) from None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ProviderError(
+            f"the file {path} has no token: write one line of letters, digits and signs into it"
+        )
+    return token
 
 
 def require_provider(config: Config, host: Host = HERE) -> None:
@@ -107,6 +135,7 @@ class Chain:
         """
         gone = {fallback.provider for fallback in lost}
         fallbacks = list(lost)
+        kind: type[ProviderError] = ProviderError
         async for provider, report in self._in_order(gone):
             try:
                 return await self._try(provider, report, tuple(fallbacks))
@@ -114,8 +143,10 @@ class Chain:
                 is_unproven = isinstance(error, ProofFailed)
                 reason_class: ReasonClass = "unproven" if is_unproven else "unavailable"
                 fallbacks.append(Fallback(provider.name, str(error), reason_class))
+                if isinstance(error, ServerUnreachable):
+                    kind = ServerUnreachable
                 log.warning("provider refused", provider=provider.name, reason=str(error))
-        raise ProviderError("; ".join(fallback.reason for fallback in fallbacks))
+        raise kind("; ".join(fallback.reason for fallback in fallbacks))
 
     async def _in_order(self, gone: AbstractSet[str]) -> AsyncIterator[Wanted]:
         """Yield the requested providers, those in `gone` last, each with its gate report or None.
@@ -161,6 +192,8 @@ class Chain:
     async def _try(
         self, provider: Provider, report: gate.Report | None, fallbacks: tuple[Fallback, ...]
     ) -> ProvenSessions:
+        if provider.is_remote:
+            return await self._try_servers(provider, fallbacks)
         devices = await asyncio.to_thread(provider.require, self.config.gpu_device, self.host)
         offered = self._offered(provider)
         if len(offered) > 1 and not report:
@@ -194,6 +227,26 @@ class Chain:
             report=report,
             regrade=partial(self._regrade, report) if report else None,
             is_provisional=is_provisional,
+        )
+
+    async def _try_servers(
+        self, provider: Provider, fallbacks: tuple[Fallback, ...]
+    ) -> ProvenSessions:
+        """Prove embedding servers with texts whose vectors the numpy reference gives."""
+        token = await asyncio.to_thread(_read_token, self.config.remote_token_file)
+        known = await known_texts.ensure(self.model, self.config.state_dir / "known-texts")
+        terms = Terms(self.model.level, self.model.name, self.config.precision, token)
+        servers = ServerPool(remote_urls(provider.name), known, terms)
+        try:
+            await asyncio.to_thread(servers.prove)
+        except BaseException:
+            # also if cancelled: the thread must not wait for a server
+            servers.close()
+            raise
+        proof = servers.proof
+        placement = Placement(precision=proof.precision, lanes=servers.lanes)
+        return ProvenSessions(
+            (), provider, servers.hardware, proof, fallbacks, placement, 0, servers=servers
         )
 
     def _offered(self, provider: Provider) -> tuple[str, ...]:

@@ -12,10 +12,11 @@ from opdbus.config import Config
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Provider
 from opdbus.engine.provider_chain import Chain
-from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.providers import PROVIDERS, provider_row
 from opdbus.errors import OpDbusError
 from opdbus.models import child, folder
 from opdbus.models.level_table import LEVELS, ON_PROVIDERS
+from opdbus.settings.parsing import REMOTE
 
 Prove = Callable[[str, Config], Awaitable["Outcome"]]
 
@@ -59,9 +60,10 @@ class Finding:
 
 
 async def survey(settings: Config, prove: Prove | None, host: Host = HERE) -> list[Finding]:
-    """Examine every provider, and prove the level's model on each that is usable."""
+    """Examine every provider, and the servers of the settings; prove the model on each."""
     findings = []
-    for row in PROVIDERS.values():
+    remote = [name for name in settings.execution_provider.names if name.startswith(REMOTE)]
+    for row in (*PROVIDERS.values(), *map(provider_row, remote)):
         found = await asyncio.to_thread(examine_provider, row, settings, host)
         if prove and not found.reason:
             found = replace(found, outcome=await prove(row.name, settings))

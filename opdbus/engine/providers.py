@@ -1,13 +1,15 @@
 """Table of execution providers with their session options, and the rows that names select."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from opdbus.engine import cpus, discovery
-from opdbus.engine.discovery import openvino_accelerators
+from opdbus.engine.discovery import Gpu, openvino_accelerators
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Placement, Provider
 from opdbus.platform import pip
+from opdbus.settings.parsing import REMOTE, remote_urls
 
 # Columns of activations that share a scale in OpenVINO's int8: more exact than one scale a row.
 _INT8_GROUP: Final = "128"
@@ -196,6 +198,15 @@ _ROWS: Final = (
 PROVIDERS: Final = {provider.name: provider for provider in _ROWS}
 
 
+@cache
+def provider_row(name: str) -> Provider:
+    """Return the row of a provider; a remote one's is made from its addresses."""
+    if not name.startswith(REMOTE):
+        return PROVIDERS[name]
+    servers = Gpu(", ".join(remote_urls(name)))
+    return Provider(name, name, "op-dbus", lambda _host: [servers], {}, no_options, runtime="http")
+
+
 def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
     """Return the installed engines that `cpu` stands for, the most suitable first.
 
@@ -214,5 +225,5 @@ def candidates(names: Sequence[str], host: Host = HERE) -> list[Provider]:
     """Return the table's rows for requested names, in order, `cpu` expanded to its engines."""
     rows = []
     for name in names:
-        rows += [PROVIDERS[n] for n in (cpu_engines(host) if name == "cpu" else (name,))]
+        rows += [provider_row(n) for n in (cpu_engines(host) if name == "cpu" else (name,))]
     return list(dict.fromkeys(rows))

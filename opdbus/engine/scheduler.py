@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import structlog
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from opdbus.engine.batching import (
     FEW,
+    LEAST,
     Backlog,
     BatchMetrics,
     Budget,
@@ -114,7 +115,7 @@ class Callers:
         self._callers.clear()
 
 
-Run: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+Run: TypeAlias = Callable[[Any], NDArray[np.float32]]
 
 log = structlog.get_logger()
 
@@ -135,6 +136,8 @@ _NO_MEMORY: Final = (
 _ATTENTION_SECONDS: Final = 2.0
 # A text of up to this many tokens runs on one thread: several are no faster and use twice the CPU.
 _SHORT: Final = 12
+# Number of tokens of an empty text.
+_SPECIAL: Final = 2
 # Two token ids that every vocabulary has, to test the model after a failed batch.
 _CANARY: Final = ((0, 1),)
 
@@ -143,8 +146,9 @@ class Scheduler:
     """Bounded queue of a model, with one thread for each lane.
 
     A lane runs ids (n, length) to vectors (n, dimension), beside other lanes: on another core or
-    another device. A text that comes alone and is not short runs on `solo`, if given. `lost` waits
-    for the model to stop working.
+    another device. A text that comes alone and is not short runs on `solo`, if given. With
+    `whole_texts`, which cuts a text that is too long, lanes run lists of texts of any length, and
+    the budget counts texts. `lost` waits for the model to stop working.
     """
 
     def __init__(
@@ -152,6 +156,7 @@ class Scheduler:
         lanes: Sequence[Run],
         *,
         solo: Run | None = None,
+        whole_texts: Callable[[str], str] | None = None,
         dimension: int,
         budget: Budget,
         limit: int,
@@ -177,6 +182,7 @@ class Scheduler:
         self.reset_rate()
         self._running = 0
         self._solo = solo
+        self._whole_texts = whole_texts
         # time of the last request of few texts, whose caller waits for each millisecond
         self._few_at = float("-inf")
         # Lanes that run alone or wait to. No other lane starts meanwhile, or they might wait
@@ -257,7 +263,7 @@ class Scheduler:
         if not len(rows):
             return np.empty((0, self._dimension), np.float32)
         rank = max(priority, Rank.FEW if len(rows) <= FEW else Rank.MANY)
-        caller = self._callers.add(Request(rows, rank))
+        caller = self._callers.add(Request(rows, rank, is_mixed=bool(self._whole_texts)))
         if rank < Rank.MANY:
             self._few_at = time.monotonic()
         with self._wake:
@@ -321,6 +327,8 @@ class Scheduler:
         """Take rows to run; a short backlog is divided among the idle lanes."""
         budget, idle = self._budget, len(self._threads) - self._running
         share = -(-self._backlog.tokens // max(1, idle))
+        if self._whole_texts:
+            share = max(share, LEAST)
         is_watched = time.monotonic() - self._few_at < _ATTENTION_SECONDS
         sizes = (budget.tokens,) if is_watched else (budget.relaxed, budget.tokens)
         if not budget.whole:
@@ -333,16 +341,30 @@ class Scheduler:
         return bool(self._stopping or self.fault or is_free)
 
     def _attempt(self, run: Run, parts: Sequence[Part]) -> NDArray[np.float32]:
-        stacks = [part.request.rows.stacked(part.rows) for part in parts]
-        ids = stacks[0] if len(stacks) == 1 else np.concatenate(stacks)
+        inputs: Any
+        if self._whole_texts:
+            inputs = [text for part in parts for text in self._texts(part, self._whole_texts)]
+            tokens = sum(part.tokens for part in parts)
+        else:
+            stacks = [part.request.rows.stacked(part.rows) for part in parts]
+            inputs = stacks[0] if len(stacks) == 1 else np.concatenate(stacks)
+            tokens = inputs.size
         began = time.perf_counter()
-        vectors = run(ids)
+        vectors = run(inputs)
         seconds = time.perf_counter() - began
-        self._require_vectors(vectors, len(ids))
+        self._require_vectors(vectors, len(inputs))
         with self._wake:
-            self._budget.ran(ids.size, seconds)
-            self.batches.add(parts, ids.size, began, seconds)
+            self._budget.ran(tokens, seconds)
+            self.batches.add(parts, tokens, began, seconds)
         return vectors
+
+    def _texts(self, part: Part, cut: Callable[[str], str]) -> Iterator[str]:
+        """Yield the texts of rows, cut as the rows are; an empty one for special tokens alone."""
+        rows = part.request.rows
+        for number in part.rows.tolist():
+            is_empty = rows.lengths[number] <= _SPECIAL
+            text = "" if is_empty else rows.texts[number]
+            yield cut(text) if rows.truncated[number] else text
 
     def _require_vectors(self, vectors: NDArray[np.float32], rows: int) -> None:
         """Raise ValueError for the wrong shape or non-finite numbers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
 Numbers: TypeAlias = Sequence[int] | NDArray[np.intp]
+Encode: TypeAlias = Callable[[list[str]], list[tokenizers.Encoding]]
 
 
 class Rows(Protocol):
@@ -48,12 +49,16 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokenized texts: text `t` has `lengths[t]` ids from `first[t]` on."""
+    """Tokenized texts: text `t` has `lengths[t]` ids from `first[t]` on.
+
+    `texts` has the whole texts, for servers that tokenize themselves; empty if they are not kept.
+    """
 
     ids: NDArray[np.int64]
     first: NDArray[np.intp]
     lengths: NDArray[np.intp]
     truncated: NDArray[np.bool_]
+    texts: Sequence[str] = ()
 
     def __len__(self) -> int:
         """Count the texts."""
@@ -67,8 +72,9 @@ class Tokens:
     def take(self, wanted: Numbers) -> Self:
         """Return the rows with these indexes, which share the ids."""
         at = np.asarray(wanted, np.intp)
+        texts = [self.texts[number] for number in at.tolist()] if self.texts else ()
         return type(self)(
-            self.ids, self.first.take(at), self.lengths.take(at), self.truncated.take(at)
+            self.ids, self.first.take(at), self.lengths.take(at), self.truncated.take(at), texts
         )
 
     def stacked(self, wanted: Numbers) -> NDArray[np.int64]:
@@ -88,6 +94,7 @@ class Tokens:
             np.concatenate(first),
             np.concatenate([part.lengths for part in parts]),
             np.concatenate([part.truncated for part in parts]),
+            [text for part in parts for text in part.texts],
         )
 
 
@@ -149,23 +156,30 @@ class LibraryTokenizer:
 
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenize texts; blocks for about 100 us a text."""
+        return _join(self._encode(texts, self._tokenizer.encode_batch_fast), texts)
+
+    def cut(self, text: str) -> str:
+        """Return the beginning of a text that has the tokens that are kept of it.
+
+        If no beginning has just these, return the whole text.
+        """
+        # only the slower method counts the characters of tokens
+        (encoding,) = self._encode([text], self._tokenizer.encode_batch)
+        shown = text[: max((end for _, end in encoding.offsets), default=0)]
+        (again,) = self._encode([shown], self._tokenizer.encode_batch_fast)
+        return shown if again.ids == encoding.ids else text
+
+    def _encode(self, texts: Sequence[str], encode: Encode) -> list[tokenizers.Encoding]:
         look = self.max_tokens * CHARACTERS_PER_TOKEN
-        encodings = self._tokenizer.encode_batch_fast([text[:look] for text in texts])
+        encodings = encode([text[:look] for text in texts])
         for number, text in enumerate(texts):
             shown = look
             # The rest of a text can change the tokens that are kept if its beginning has few, such
             # as many spaces.
             while len(text) > shown and self._size(encodings[number]) < self.max_tokens + SPARE:
                 shown *= _GROWTH
-                (encodings[number],) = self._tokenizer.encode_batch_fast([text[:shown]])
-        ids = [encoding.ids for encoding in encodings]
-        lengths = np.array([len(each) for each in ids], np.intp)
-        return Tokens(
-            np.array([number for each in ids for number in each], np.int64),
-            lengths.cumsum() - lengths,
-            lengths,
-            np.array([bool(encoding.overflowing) for encoding in encodings], np.bool_),
-        )
+                (encodings[number],) = encode([text[:shown]])
+        return encodings
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, special ones included; about 1 us a character."""
@@ -184,6 +198,18 @@ class LibraryTokenizer:
         """Count the tokens before truncation, special ones included."""
         cut = sum(len(part.ids) - self._specials for part in encoding.overflowing)
         return len(encoding.ids) + cut
+
+
+def _join(encodings: Sequence[tokenizers.Encoding], texts: Sequence[str]) -> Tokens:
+    ids = [encoding.ids for encoding in encodings]
+    lengths = np.array([len(each) for each in ids], np.intp)
+    return Tokens(
+        np.array([number for each in ids for number in each], np.int64),
+        lengths.cumsum() - lengths,
+        lengths,
+        np.array([bool(encoding.overflowing) for encoding in encodings], np.bool_),
+        texts,
+    )
 
 
 # Characters per step: enough for long numpy calls, few enough for the arrays to stay in the cache.
@@ -247,6 +273,10 @@ class Tokenizer:
         """Count the tokens of whole texts, special ones included; about 1 us a character."""
         return self.library.count(texts)
 
+    def cut(self, text: str) -> str:
+        """Return the beginning of a text that has the tokens that are kept of it."""
+        return self.library.cut(text)
+
     def _encode(self, texts: Sequence[str], cache: WordCache) -> Tokens:
         look = self.max_tokens * CHARACTERS_PER_TOKEN
         long = [number for number, text in enumerate(texts) if len(text) > look]
@@ -257,7 +287,7 @@ class Tokenizer:
         last = found.first.take(cut) + found.lengths.take(cut) - 1
         found.ids[found.first.take(cut) + self.max_tokens - 1] = found.ids.take(last)
         lengths = np.minimum(found.lengths, self.max_tokens)
-        tokens = Tokens(found.ids, found.first, lengths, truncated)
+        tokens = Tokens(found.ids, found.first, lengths, truncated, texts)
         # the cut at `look` may have split a word
         unsettled = [n for n in long if found.lengths[n] < self.max_tokens + SPARE]
         odd = np.array(sorted({*found.odd, *unsettled}), np.intp)

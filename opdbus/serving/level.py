@@ -179,12 +179,14 @@ class Level:
     ) -> OpenEngine | None:
         """Wait until the engine is lost (None) or a better one is proven.
 
-        A better engine runs on the provider that was lost before, or in the precision that passed
-        the gate.
+        A better engine runs on the provider that was lost before, on servers that could not be
+        reached, or in the precision that passed the gate.
         """
         if embedder.is_provisional:
             return await self._grade_and_open(embedder)
-        is_replacement = lost is not None and embedder.provider != lost.provider
+        is_replacement = embedder.is_stand_in or (
+            lost is not None and embedder.provider != lost.provider
+        )
         if not is_replacement and not embedder.proven.regrade:
             await embedder.lost()
             return None

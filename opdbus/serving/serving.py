@@ -31,6 +31,7 @@ from opdbus.platform.metrics import Family, Histogram
 from opdbus.platform.tasks import cancel
 from opdbus.serving.level import RETRY_SECONDS, Level, Open
 from opdbus.serving.states import Phase, State
+from opdbus.settings.parsing import provider_label
 
 log = structlog.get_logger()
 
@@ -115,7 +116,7 @@ class Serving:
         """Yield the metrics of the engines."""
         engines = {(name,): engine for name, engine in self.loaded.items()}
         proven = {
-            (*level, engine.provider, engine.proven.proof.precision, "true"): 1
+            (*level, provider_label(engine.provider), engine.precision, "true"): 1
             for level, engine in engines.items()
         }
         wanted = self.config.vector_level
@@ -246,11 +247,11 @@ class Serving:
     def _on_phase(self, level: Level) -> None:
         """Publish the phase of a level; ignore levels that are still tried by a switch."""
         if (embedder := level.phase.embedder) and embedder.fell_back:
-            serves = embedder.provider
+            serves = provider_label(embedder.provider)
             self._fallbacks.update(
-                (passed.provider, serves, passed.reason_class)
+                (provider_label(passed.provider), serves, passed.reason_class)
                 for passed in embedder.proven.fallbacks
-                if passed.provider != serves
+                if passed.provider != embedder.provider
             )
         if self._levels.get(level.name) is not level:
             return

@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 AUTO: Final = "auto"
+# Begins the name of a provider that is one or several embedding servers.
+REMOTE: Final = "remote:"
 NONE: Final = "none"
 PROVIDERS: Final = (
     "cpu",
@@ -172,12 +175,53 @@ def providers(text: str) -> ProviderRequest:
     """Parse a chain of execution providers, or `auto`."""
     if text.lower() == AUTO:
         return ProviderRequest(AUTO_CHAIN)
-    asked = [part.strip().lower() for part in text.split(",")]
-    names = tuple(dict.fromkeys(PROVIDER_ALIASES.get(name, name) for name in asked))
-    if not all(name in PROVIDERS for name in names):
-        accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES])
+    names = tuple(dict.fromkeys(_provider(part.strip()) for part in text.split(",")))
+    if not all(name in PROVIDERS or name.startswith(REMOTE) for name in names):
+        accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES, "remote:URL"])
         raise ValueError(f"one of {accepted}, or several in order of preference: cuda,cpu")
     return ProviderRequest(names)
+
+
+def _provider(text: str) -> str:
+    """Return a provider's name in its one spelling; raises ValueError for a bad address."""
+    name = text.lower()
+    if not name.startswith(REMOTE):
+        return PROVIDER_ALIASES.get(name, name)
+    urls = text[len(REMOTE) :].split("+")
+    return REMOTE + "+".join(dict.fromkeys(_remote_url(url.strip()) for url in urls))
+
+
+def remote_urls(name: str) -> tuple[str, ...]:
+    """Return the addresses in the name of a remote provider."""
+    return tuple(name.removeprefix(REMOTE).split("+"))
+
+
+def provider_label(name: str) -> str:
+    """Return a provider's name in metrics: without the addresses of a remote one."""
+    return REMOTE.rstrip(":") if name.startswith(REMOTE) else name
+
+
+def _remote_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        is_host = (
+            url.scheme in {"http", "https"} and url.hostname and (url.port is None or url.port)
+        )
+    except ValueError:
+        raise ValueError(f"an address that can be read in place of {text}") from None
+    if "@" in url.netloc or url.query:
+        raise ValueError(
+            "remote:URL without a user, a password or a query; a token belongs into the file that"
+            " OP_DBUS_REMOTE_TOKEN_FILE names"
+        )
+    is_socket = url.scheme == "unix" and not url.netloc and url.path.startswith("/")
+    if not (is_host or is_socket) or not text.isprintable() or " " in text:
+        raise ValueError(
+            "remote:http://HOST:PORT, remote:https://HOST or remote:unix:/SOCKET, several addresses"
+            " joined by +, each with #MODEL at its end where the server has several models"
+        )
+    path = url.path.rstrip("/") + (f"#{url.fragment}" if url.fragment else "")
+    return f"unix:{path}" if is_socket else f"{url.scheme}://{url.netloc.lower()}{path}"
 
 
 def devices(text: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ FAILED: Final = "Failed: "
 _PROPERTIES: Final = (
     "LoadState ActiveState SubState Result ExecMainStatus StatusText Environment EnvironmentFiles"
     " NRestarts ExecMainStartTimestampMonotonic ConditionResult ConditionTimestampMonotonic"
+    " PrivateNetwork"
 ).split()
 _SECONDS: Final = 5.0
 # Results of systemd.exec(5) in plain words.

@@ -111,7 +111,7 @@ def test_labels_are_from_fixed_lists(served: Running) -> None:
     methods = {(i.name, name) for i in contract.interfaces() for name in i.methods}
     fixed = {
         "level": {*LEVELS},
-        "provider": {*PROVIDERS, "cpu:numpy"},
+        "provider": {*PROVIDERS, "cpu:numpy", "remote"},
         "precision": {"fp32", "fp16", "bf16", "int8", "int8-blocks"},
         "proven": {"true", "false"},
         "severity": {*SEVERITIES},

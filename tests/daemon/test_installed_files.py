@@ -54,6 +54,7 @@ READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus-uevent.socket",
     "usr/lib/systemd/system/op-dbus-route.socket",
     "usr/lib/systemd/system/op-dbus.service.d/gpu.conf.example",
+    "usr/lib/systemd/system/op-dbus.service.d/remote.conf.example",
     "usr/lib/systemd/catalog/op-dbus.catalog",
     "usr/lib/sysusers.d/op-dbus.conf",
     "usr/lib/tmpfiles.d/op-dbus.conf",
@@ -325,19 +326,17 @@ def test_publishers_are_apart_and_go_with_the_service(path: Path, program: Modul
 
 
 @needs_systemd_analyze
-@pytest.mark.parametrize("with_gpu", [False, True])
+@pytest.mark.parametrize("example", ["", "gpu", "remote"])
 def test_systemd_has_nothing_to_say_about_the_unit(
-    tmp_path: Path,
-    tree: Path,
-    with_gpu: bool,  # noqa: FBT001 -- pytest passes it by name
+    tmp_path: Path, tree: Path, example: str
 ) -> None:
-    """Let `systemd-analyze verify` print nothing, with and without the drop-in for GPUs."""
+    """Let `systemd-analyze verify` print nothing, with and without each drop-in."""
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/usr/local/bin/op-dbus", "/bin/true"))
-    drop_in = tmp_path / "op-dbus.service.d" / "gpu.conf"
-    if with_gpu:
+    drop_in = tmp_path / "op-dbus.service.d" / f"{example}.conf"
+    if example:
         drop_in.parent.mkdir()
-        shutil.copy(UNIT.parent / "op-dbus.service.d" / "gpu.conf.example", drop_in)
+        shutil.copy(UNIT.parent / "op-dbus.service.d" / f"{example}.conf.example", drop_in)
     done = run_program(
         ["systemd-analyze", "verify", f"--man={shutil.which('man') is not None}", unit],
         env={"PATH": "/usr/bin:/bin", "MANPATH": str(tree / "usr/local/share/man")},
