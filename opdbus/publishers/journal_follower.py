@@ -49,9 +49,9 @@ _READER: Final = acts.READER.removeprefix(PUBLISHED)
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 # Entries within this time are published together: mainly a command and its end.
 _GATHER_SECONDS: Final = 0.25
-# So often at most in the long run, and so many times before that counts.
+# So often at most in the long run; so many times at once, as in an hour of work with sudo.
 _RATE_SECONDS: Final = 5.0
-_AT_ONCE: Final = 12
+_AT_ONCE: Final = 120
 _LOOK_SECONDS: Final = 60.0
 _SAVE_SECONDS: Final = 59.0
 # Entries before this are not read any more when the service was off.
