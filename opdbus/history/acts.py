@@ -224,6 +224,13 @@ def failure_of(value: Json, seq: int = 0) -> Failure | None:
     return None
 
 
+def only_asks(command: str) -> bool:
+    """Return whether a command line only asks op-dbus, and changes nothing."""
+    found = [*command_lines.commands(command)]
+    is_ours = all(PurePosixPath(words[0]).name == "op-dbus" for words in found)
+    return bool(found) and is_ours and not any(map(command_lines.is_acting, found))
+
+
 def time_of(value: Json) -> int:
     """Return a time of the journal's publisher in microseconds since 1970, 0 for none."""
     try:

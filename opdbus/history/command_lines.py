@@ -83,6 +83,10 @@ _ACTING: Final[Mapping[str, re.Pattern[str]]] = {
     "pacman": re.compile(r"-S[^silgpc]*|-[RU][^p]*|--(?:sync|remove|upgrade)"),
     "sed": re.compile(r"-[nrEszu]*i.*|--in-place.*"),
     "hostname": re.compile(r"[^-].*|-F", re.DOTALL),
+    "op-dbus": re.compile(
+        r"(?:publish|withdraw|set-provider|reload|history forget|models|distil)\b.*|--update.*",
+        re.DOTALL,
+    ),
     **dict.fromkeys(("hostnamectl", "timedatectl", "localectl"), _SETTING),
 }
 
