@@ -155,7 +155,7 @@ def _from_rules(row: Row, name: str, seen: Seen) -> Iterator[tuple[str, Json]]:
 def _from_rule(rule: Rule, name: str, seen: Seen) -> Json:
     """Return the value that a rule declares, None for none."""
     found = [seen[key] for key in rule.observed.split() if key in seen]
-    if not rule.baseline or (rule.observed and not found):
+    if not rule.baseline or (rule.observed and not found and rule.default is None):
         return None
     return rule.baseline(name, found[0] if found else None, seen)
 

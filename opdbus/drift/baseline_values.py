@@ -143,6 +143,11 @@ def is_of_parts(name: str) -> bool:
     return name.startswith("/etc/") and folder.endswith(".d") and is_lasting_file(name, {})
 
 
+def root_owner(_name: str, observed: Json, seen: Seen) -> Json:
+    """Return `root` for a file of root; None for others, and where the owner was not read."""
+    return "root" if observed is None and "mode" in seen else None
+
+
 def digest(name: str, observed: Json, seen: Seen) -> Json:
     """Return the digest of a file that is not as its package has it.
 

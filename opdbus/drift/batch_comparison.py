@@ -111,7 +111,8 @@ async def observed(
     contents = await memory.content(plan.entries)
     if not plan.is_complete(contents):
         return {}
-    seen = next(iter(views(plan, contents)), None)
+    # without any entry there is no object
+    seen = next(iter(views(plan, contents)), None) if contents else None
     return {one.path: field_comparison.observed(plan.row, one, seen) for one in fields}
 
 

@@ -414,6 +414,14 @@ ROWS: Final[Sequence[Row]] = (
         ("files", "file"),
         _rules(
             Rule("mode permissions", "mode", word_values.mode, baseline=as_observed),
+            Rule(
+                "owner",
+                "owner",
+                word_values.owner,
+                Severity.WARNING,
+                default="root",
+                baseline=baseline_values.root_owner,
+            ),
             # an upgrade of a package replaces a file that is not modified
             Rule("modified", "modified", word_values.equal, baseline=baseline_values.if_false),
             Rule("sha256", "sha256", word_values.equal, baseline=baseline_values.digest),

@@ -8,7 +8,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from opdbus.history import command_lines, jobs
 from opdbus.history.row_filter import Row
-from opdbus.state.object import Json
+from opdbus.state.object import Identity, Json
 
 # Names of op-dbus-journal.service: its user, its sources, its plugin and its kinds of objects. The
 # source READER exists while it runs; USER has a user's commands, FAILURE a unit's last failure.
@@ -36,6 +36,7 @@ _SHOWN: Final = 200
 _KEYS: Final = ("with", "command", "folder")
 _UNIT: Final = ("systemd", "unit")
 _PACKAGE: Final = ("packages", "package")
+_FILE: Final = ("files", "file")
 _SUFFIX: Final = re.compile(
     r"\.(?:service|socket|timer|path|mount|automount|swap|target|slice|scope|device)$"
 )
@@ -57,9 +58,30 @@ _VERBS: Final[Mapping[str, AbstractSet[str]]] = {
     ),
 }
 _NOW: Final = {"enable": "start", "disable": "stop", "mask": "stop", "reenable": "start"}
+_UNIT_FOLDERS: Final = (("/", "etc"), ("/", "usr"), ("/", "lib"), ("/", "run"))
 _OF_FILES: Final = frozenset(("unit_file_state", "enabled", "masked", "drop_ins", "fragment_path"))
 # Programs whose last argument is what they change, with mv the others, too.
 _TO_LAST: Final = frozenset(("cp", "mv", "install", "ln", "rsync", "mount"))
+_OF_PATHS: Final = frozenset(
+    "vi vim nvim nano pico emacs ed ex mcedit micro joe sed tee cp mv rm install ln chmod chown"
+    " chgrp dd truncate touch unlink sudoedit editor patch rsync".split()
+)
+_OF_USERS: Final = frozenset(
+    "useradd adduser usermod userdel deluser groupadd addgroup groupmod groupdel delgroup gpasswd"
+    " vipw vigr".split()
+)
+# The files that programs write without naming them.
+_OWN_FILES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        _OF_USERS,
+        "/etc/passwd /etc/group /etc/shadow /etc/gshadow /etc/subuid /etc/subgid",
+    ),
+    **dict.fromkeys(("passwd", "chpasswd", "chage"), "/etc/shadow"),
+    **dict.fromkeys(("chsh", "chfn"), "/etc/passwd"),
+    "hostnamectl": "/etc/hostname",
+    "timedatectl": "/etc/localtime /etc/timezone",
+    "localectl": "/etc/locale.conf /etc/default/locale /etc/default/keyboard",
+}
 # Programs that change objects of a kind that they name, and those that change one object.
 _PROGRAMS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
     ("users", "account"): frozenset(
@@ -70,10 +92,9 @@ _PROGRAMS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
         " gpasswd vigr".split()
     ),
     _PACKAGE: frozenset("apt apt-get aptitude apt-mark dpkg dnf yum rpm zypper pacman apk".split()),
-    ("files", "file"): frozenset(
-        "vi vim nvim nano pico emacs ed ex mcedit micro joe sed tee cp mv rm install ln chmod chown"
-        " chgrp dd truncate touch unlink sudoedit editor patch rsync".split()
-    ),
+    _FILE: frozenset((*_OF_PATHS, *_OWN_FILES)),
+    # a job is named by its file, and maybe a program
+    ("cron", "job"): _OF_PATHS,
     ("mounts", "mount"): frozenset(("mount", "umount")),
     ("kernel", "module"): frozenset(("modprobe", "insmod", "rmmod")),
     ("kernel", "sysctl"): frozenset(("sysctl",)),
@@ -83,7 +104,7 @@ _FIXED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "hostname": (("system", "fact"), "hostname"),
     "timedatectl": (("system", "fact"), "time"),
     "localectl": (("system", "fact"), "locale"),
-    "visudo": (("files", "file"), "/etc/sudoers"),
+    "visudo": (_FILE, "/etc/sudoers"),
 }
 # Programs that change these fields of an object and no others; fields by options that have their
 # values; the fields that verbs of systemctl set.
@@ -92,6 +113,8 @@ _ONLY: Final[Mapping[str, AbstractSet[str]]] = {
     "chown": frozenset(("owner", "group")),
     "chgrp": frozenset(("group",)),
     "chsh": frozenset(("shell", "can_log_in")),
+    "timedatectl set-timezone": frozenset(("timezone",)),
+    "timedatectl set-ntp": frozenset(("ntp_service", "ntp_synchronized")),
 }
 _OPTIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("-s", "--shell"), "shell"),
@@ -147,8 +170,12 @@ class Act:
     def named(self, kind_id: tuple[str, ...]) -> Sequence[tuple[Sequence[str], AbstractSet[str]]]:
         """Return its commands, each with the names of objects of a kind that it may change."""
         if kind_id not in self._named:
-            names = (_names(words, kind_id, self.folder) for words in self.commands)
-            self._named[kind_id] = [*zip(self.commands, names, strict=True)]
+            folder, found = self.folder, []
+            for words in self.commands:
+                found.append((words, _names(words, kind_id, folder)))
+                if words[0] == "cd" and len(words) > 1:
+                    folder = str(PurePosixPath(folder, words[1]))
+            self._named[kind_id] = found
         return self._named[kind_id]
 
     @cached_property
@@ -197,6 +224,13 @@ def failure_of(value: Json, seq: int = 0) -> Failure | None:
     return None
 
 
+def only_asks(command: str) -> bool:
+    """Return whether a command line only asks op-dbus, and changes nothing."""
+    found = [*command_lines.commands(command)]
+    is_ours = all(PurePosixPath(words[0]).name == "op-dbus" for words in found)
+    return bool(found) and is_ours and not any(map(command_lines.is_acting, found))
+
+
 def time_of(value: Json) -> int:
     """Return a time of the journal's publisher in microseconds since 1970, 0 for none."""
     try:
@@ -217,10 +251,18 @@ def _time(act: Act) -> int:
 
 def may_be_of_user(row: Row) -> bool:
     """Return whether nobody else is known to have made a change, such as a timer."""
-    cause = jobs.alone(row.cause)
+    row, cause = _of_unit(row), jobs.alone(row.cause)
     is_open = cause in {"", "reload", "exit:SIGTERM", "exit:SIGKILL"} or cause.startswith("job:")
     is_other = " by " in cause or cause.endswith(", automatic")
     return is_of_host(row) and row.identity[1:3] in KINDS and is_open and not is_other
+
+
+def _of_unit(row: Row) -> Row:
+    """Return a port's change by a job of its unit as one of the unit; other changes as they are."""
+    unit = values_of(row, "unit") if row.identity[1:3] == ("net", "listener") else None
+    if not unit or not row.cause.startswith("job:"):
+        return row
+    return replace(row, identity=Identity(row.identity.source, *_UNIT, str(unit[1] or unit[0])))
 
 
 def is_of_host(row: Row) -> bool:
@@ -236,9 +278,24 @@ def explains(act: Act, row: Row) -> bool:
         ran = _command_line(run[1].split())
         lines = map(_command_line, act.commands)
         return row.identity[1:3] == _PACKAGE and any(line == ran for line in lines)
+    row = _of_unit(row)
     is_of_run = row.identity[1:3] == _PACKAGE and row.cause.startswith(("dpkg:", "rpm:"))
-    return (is_of_run or may_be_of_user(row)) and any(
-        _explains(words, names, row) for words, names in act.named(row.identity[1:3])
+    if not (is_of_run or may_be_of_user(row)):
+        return False
+    if any(_explains(words, names, row) for words, names in act.named(row.identity[1:3])):
+        return True
+    is_of_file = row.identity[1:3] == _UNIT and row.cause in {"", "reload"}
+    return is_of_file and any(
+        _has_file_of_unit(words, names, row.identity.name) for words, names in act.named(_FILE)
+    )
+
+
+def _has_file_of_unit(words: Sequence[str], names: AbstractSet[str], unit: str) -> bool:
+    """Return whether a command writes or removes a file, link or drop-in of a unit."""
+    paths = map(PurePosixPath, names if PurePosixPath(words[0]).name in _OF_PATHS else ())
+    return any(
+        path.parts[:2] in _UNIT_FOLDERS and not {unit, f"{unit}.d"}.isdisjoint(path.parts)
+        for path in paths
     )
 
 
@@ -287,11 +344,25 @@ def _explains(words: Sequence[str], names: AbstractSet[str], row: Row) -> bool:
         return _is_of_unit(words, program, row)
     if (kind_id, row.identity.name) == _FIXED.get(program):
         return _fits(words, program, row)
-    if program not in _PROGRAMS.get(kind_id, ()) or row.identity.name not in names:
+    if program not in _PROGRAMS.get(kind_id, ()) or not _is_named(words, names, row):
         return False
     is_removing = program in _REMOVING or not _REMOVING_WORDS.get(kind_id, set()).isdisjoint(words)
     is_fitting = {"gone": is_removing, "appeared": not is_removing}.get(row.change_type, True)
     return (is_fitting or program == "mv") and _fits(words, program, row)
+
+
+def _is_named(words: Sequence[str], names: AbstractSet[str], row: Row) -> bool:
+    """Return whether a command names the object of a change, or what goes with what it names."""
+    kind_id, name = row.identity[1:3], row.identity.name
+    if kind_id == ("cron", "job"):
+        return name.partition(" ")[0] in names
+    left = set[str]()
+    if kind_id == ("users", "group") and PurePosixPath(words[0]).name in _REMOVING:
+        # an account that is removed leaves its groups
+        sides = values_of(row, "members") or ((), ())
+        before, after = (set(map(str, one)) if isinstance(one, list) else set() for one in sides)
+        left = before - after if len(command_lines.split(words)[1]) == 1 else left
+    return name in names or bool(left and left <= names)
 
 
 def _is_of_unit(words: Sequence[str], program: str, row: Row) -> bool:
@@ -310,6 +381,10 @@ def _acts_on_unit(words: Sequence[str], program: str, name: str) -> AbstractSet[
             does.add(_NOW[verb])
     elif program in {"service", "invoke-rc.d", "rc-service"} and len(given) > 1:
         units, does = given[:1], set(_VERBS.get(given[1], ()))
+    elif program == "systemd-run":
+        options = " ".join(words).replace("=", " ").split()
+        units = [name for option, name in pairwise(options) if option in {"--unit", "-u"}]
+        does = {"start"}
     elif words[0].startswith("/etc/init.d/") and given:
         units, does = [program], set(_VERBS.get(given[0], ()))
     else:
@@ -322,7 +397,9 @@ def _fits(words: Sequence[str], program: str, row: Row) -> bool:
     """Return whether no value that a command names is another than that after a change."""
     changed = {path[0]: now for path, _, now in row.fields if path and now is not None}
     is_known = row.change_type == "changed" and len(changed) == len(row.fields) and changed
-    if is_known and program in _ONLY and _ONLY[program].isdisjoint(changed):
+    verb = " ".join([program, *command_lines.split(words)[1][:1]])
+    only = _ONLY.get(program) or _ONLY.get(verb)
+    if is_known and only and only.isdisjoint(changed):
         return False
     after = {field: now[0] for field, now in changed.items() if now}
     return all(
@@ -347,6 +424,8 @@ def _values(words: Sequence[str], program: str, name: str) -> Iterator[tuple[str
         yield from (("value", value) for key, equals, value in pairs if equals and key == name)
     elif program == "systemctl" and given[:1] and given[0] in _FILE_VERBS:
         yield _FILE_VERBS[given[0]]
+    elif program == "timedatectl" and given[:1] == ["set-timezone"]:
+        yield "timezone", given[-1]
     elif program == "hostnamectl" and given[:-1] in (["set-hostname"], ["hostname"]):
         yield "hostname", given[-1]
     elif program in _WITH_OPTIONS:
@@ -373,8 +452,11 @@ def _names(words: Sequence[str], kind_id: tuple[str, ...], folder: str) -> Abstr
     options, given = command_lines.split(words)
     if kind_id == ("kernel", "sysctl"):
         return {word.partition("=")[0] for word in given if "=" in word}
-    if kind_id in {("files", "file"), ("mounts", "mount")}:
-        paths = _paths(PurePosixPath(words[0]).name, options, given)
+    if kind_id in {_FILE, ("cron", "job"), ("mounts", "mount")}:
+        program = PurePosixPath(words[0]).name
+        if program in _OWN_FILES:
+            return {*_OWN_FILES[program].split()} if kind_id == _FILE else set()
+        paths = _paths(program, options, given)
         return {*paths, *(str(PurePosixPath(folder, path)) for path in paths if folder)}
     values = (word.partition("=")[2] for word in options if word.startswith("--"))
     parts = {part for word in (*values, *given) for part in word.split(",")}

@@ -83,6 +83,10 @@ _ACTING: Final[Mapping[str, re.Pattern[str]]] = {
     "pacman": re.compile(r"-S[^silgpc]*|-[RU][^p]*|--(?:sync|remove|upgrade)"),
     "sed": re.compile(r"-[nrEszu]*i.*|--in-place.*"),
     "hostname": re.compile(r"[^-].*|-F", re.DOTALL),
+    "op-dbus": re.compile(
+        r"(?:publish|withdraw|set-provider|reload|history forget|models|distil)\b.*|--update.*",
+        re.DOTALL,
+    ),
     **dict.fromkeys(("hostnamectl", "timedatectl", "localectl"), _SETTING),
 }
 
@@ -133,7 +137,7 @@ def _script(words: Sequence[str]) -> str:
 
 
 def _parts(script: str) -> Iterator[Sequence[str]]:
-    """Yield the words of each command in a script, without those for its input and output."""
+    """Yield the words of each command in a script; a file that one writes to is one of `tee`."""
     lexer = shlex.shlex(script, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     try:
@@ -141,17 +145,20 @@ def _parts(script: str) -> Iterator[Sequence[str]]:
     except ValueError:
         return
     words: list[str] = []
-    is_file = False
+    redirected = ""
     for token in tokens:
         if not token or token.strip(_OPERATORS):
-            words += [] if is_file else [token]
-            is_file = False
-        elif is_file := not {"<", ">"}.isdisjoint(token):
+            if ">" in redirected:
+                yield ("tee", token)
+            words += [] if redirected else [token]
+            redirected = ""
+        elif not {"<", ">"}.isdisjoint(token):
+            redirected = token
             # as in 2>/dev/null
             words = words[:-1] if words and re.fullmatch(r"\d", words[-1]) else words
         else:
             yield words
-            words = []
+            words, redirected = [], ""
     yield words
 
 

@@ -49,9 +49,9 @@ _READER: Final = acts.READER.removeprefix(PUBLISHED)
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 # Entries within this time are published together: mainly a command and its end.
 _GATHER_SECONDS: Final = 0.25
-# So often at most in the long run, and so many times before that counts.
+# So often at most in the long run; so many times at once, as in an hour of work with sudo.
 _RATE_SECONDS: Final = 5.0
-_AT_ONCE: Final = 12
+_AT_ONCE: Final = 120
 _LOOK_SECONDS: Final = 60.0
 _SAVE_SECONDS: Final = 59.0
 # Entries before this are not read any more when the service was off.
@@ -115,6 +115,8 @@ class JournalBatch:
         self._boot = boot
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
+        # processes of commands that only ask op-dbus
+        self._asking: set[str] = set()
         self.acts: dict[str, dict[str, Act]] = {}
         # sessions that ended, by user
         self.ended: dict[str, list[Fields]] = {}
@@ -189,6 +191,8 @@ class JournalBatch:
 
     def _begin(self, started: ActStarted) -> None:
         key, act, is_open = started
+        if self._is_question(key, act.command):
+            return
         if act.user == journal_lines.ROOT and act.program not in {"ssh", "login"}:
             # root was root before
             is_open = False
@@ -207,6 +211,14 @@ class JournalBatch:
         if len(self.open) < _MOST_OPEN:
             self.open[key] = known or act
 
+    def _is_question(self, key: str, command: str) -> bool:
+        """Return whether a process only asks op-dbus, which would find its own questions."""
+        if acts.only_asks(command):
+            if len(self._asking) >= _MOST_OPEN:
+                self._asking.clear()
+            self._asking.add(key)
+        return key in self._asking
+
     def _continue(self, key: str, user: str, text: str) -> None:
         if act := self.acts.get(user, {}).get(key):
             longer = act._replace(command=journal_lines.clean(f"{act.command} {text}"))
@@ -215,6 +227,7 @@ class JournalBatch:
                 self.open[key] = longer
 
     def _end(self, key: str, at: int) -> None:
+        self._asking.discard(key)
         if act := self.open.pop(key, None):
             self.acts.setdefault(act.user, {})
             ended = self.ended.setdefault(act.user, [])

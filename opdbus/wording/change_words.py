@@ -479,14 +479,18 @@ def _describe_file(values: FieldValues, _cause: str) -> tuple[str, str] | None:
     missing = values["missing"]
     if "yes" in missing:
         return ("created", "") if missing.before == "yes" else ("deleted", "")
-    if "sha256" not in values:
+    if values.keys().isdisjoint(("sha256", "owner")):
         return None
     # a field that was readable on one side only need not have changed
     is_read = values["sha256"].before and values["sha256"].after
     own = {"sha256", "size"} if is_read else {"sha256", "modified", "readable"}
-    rest = {name: value for name, value in values.items() if name not in own}
+    rest = {name: value for name, value in values.items() if name not in {*own, "owner"}}
     may = "not readable for all any more" if values["readable"].after else "readable for all"
     said = ["its content"] if is_read else [may] if "readable" in values else []
+    if "owner" in values:
+        # one of root has no such field
+        before, after = (side or "root" for side in values["owner"][:2])
+        said.append(f"owner {before} -> {after}")
     return "changed", ", ".join([*said, *([describe_fields(rest)] if rest else [])])
 
 

@@ -46,7 +46,8 @@ def served(
     for name, is_admin in (("ada", True), ("ben", False), ("cleo", False)):
         fields = {"administrator": is_admin, "can_log_in": True, "shell": "/bin/bash"}
         asyncio.run(_publish(daemon, name, "users", "account", **fields))
-    asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
+    off = {"active_state": "inactive", "sub_state": "dead", "unit_file_state": "disabled"}
+    asyncio.run(_publish(daemon, "mailgate.service", **off))
     asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
     asyncio.run(_publish(daemon, "faxd", "packages", "package", status="config-files"))
     asyncio.run(_publish(daemon, "trim.service", unit_file_state="static", masked=False))
@@ -203,6 +204,13 @@ def test_whether_one_object_is_as_declared(
         ("is mailgate running?", "no: systemd/unit/mailgate.service: active_state inactive"),
         ("is the service mailgate still up?", "no: systemd/unit/mailgate.service: "),
         ("is mailgate not running right now?", "yes: systemd/unit/mailgate.service: "),
+        ("is mailgate no longer running?", "yes: systemd/unit/mailgate.service: "),
+        ("is mailgate not running any more?", "yes: systemd/unit/mailgate.service: "),
+        ("is ada no longer an administrator?", "no: users/account/ada: administrator yes"),
+        ("does mailgate still run?", "no: systemd/unit/mailgate.service: "),
+        ("will redis-server start after a reboot?", "yes: systemd/unit/redis-server.service: "),
+        ("does mailgate start at boot?", "no: systemd/unit/mailgate.service: "),
+        ("is ada no longer in the group wheel?", "no: users/group/wheel: members ada"),
         ("are ada and cleo not in wheel?", "no: users/group/wheel: members ada"),
         ("has sshd failed?", "yes: systemd/unit/sshd.service: active_state failed"),
         ("are redis-server and stranger enabled?", "yes: systemd/unit/redis-server.service: "),
@@ -285,7 +293,14 @@ def test_a_value_of_earlier_is_that_of_history(served: Running) -> None:
 
 def test_what_nobody_did_has_no_answer(served: Running) -> None:
     """End with 12 where nobody did what a question asks for, or it never happened to an object."""
-    for question in ("who was locked out?", "who logged in?"):
+    for question in (
+        "who was locked out?",
+        "who logged in?",
+        # one that nothing ever was named
+        "did zuleika restart?",
+        "was zuleika installed?",
+        "who restarted zuleika?",
+    ):
         done = run(served, "ask", question)
         assert (done.returncode, done.stderr) == (12, "no change answers this\n")
     for question in ("how often was sshd restarted?", "how many times did sshd restart"):

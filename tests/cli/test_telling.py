@@ -168,6 +168,8 @@ SAID = [
     (package("x", status=("unpacked", "installed")), "package x installed"),
     (change("changed", "files/file", "/etc/a", sha256=("a", "b"), size=(1, 2), mode=("1", "2")),
      "/etc/a changed: its content, mode 1 -> 2"),
+    (change("changed", "files/file", "/etc/a", owner=(None, "not root")),
+     "/etc/a changed: owner root -> not root"),
     (change("changed", "files/file", "/etc/a", sha256=("a", None), mode=("0644", "0600"),
      modified=(False, None), readable=(None, False)),
      "/etc/a changed: not readable for all any more, mode 0644 -> 0600"),

@@ -60,14 +60,19 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
     (
         "files/file/etc",
         {"mode": "0644", "modified": False, "sha256": "ab", "size": 3},
-        {"mode": "0644", "modified": False},
+        {"mode": "0644", "owner": "root", "modified": False},
     ),
     (
         "files/file/etc",
-        {"mode": "0644", "modified": True, "sha256": "ab"},
+        {"mode": "0644", "modified": True, "sha256": "ab", "owner": "not root"},
         {"mode": "0644", "sha256": "ab"},
     ),
-    ("files/file//etc/passwd", {"mode": "0644", "sha256": "ab"}, {"mode": "0644"}),
+    ("files/file/unreadable", {"readable": False}, {}),
+    (
+        "files/file//etc/passwd",
+        {"mode": "0644", "sha256": "ab"},
+        {"mode": "0644", "owner": "root"},
+    ),
     ("files/file//etc/op-dbus/state.json", {"mode": "0640"}, None),
     ("files/file/none", {"missing": True}, None),
     (

@@ -658,6 +658,26 @@ async def test_a_claim_that_is_given_up_heals(tmp_path: Path) -> None:
         assert checked.transitions == [["drift", name], ["healed", name]]
 
 
+@pytest.mark.parametrize("is_looked_for", [True, False])
+async def test_what_was_not_declared_and_goes_is_missing_then(
+    tmp_path: Path, *, is_looked_for: bool
+) -> None:
+    """The row of an undeclared object that is gone says that it is not there any more."""
+    name = "files/file//etc/nginx/conf.d/a.conf"
+    async with checking(tmp_path) as checked:
+        await checked.declare({"files": {"exclusive": ["files"], "files": {}}}, tmp_path)
+        await checked.observe({name: {"mode": "0644"}}, ["files/file"])
+        await checked.until(1010.0)
+        if is_looked_for:
+            await checked.observe({name: {"missing": True}}, [])
+        else:
+            await checked.memory.observe([], {Identity("live:files", *name.split("/", 2))}, {})
+        await checked.until(1020.0)
+        began, ended = await _history(checked)
+        assert (began[0], ended[0]) == ("drift", "healed")
+        assert json.loads(ended[3]) == [[["presence"], ["present"], ["missing"]]]
+
+
 @pytest.mark.parametrize("claim", ["yes", 1, None, ["units", "typo"], [1], {"a": 1}])
 def test_a_claim_that_makes_no_sense_is_refused(tmp_path: Path, claim: Any) -> None:
     """Refuse an `exclusive` that is neither a boolean nor names of lists beside it."""

@@ -166,6 +166,13 @@ RULES: dict[str, Sequence[tuple[Any, Any, bool]]] = {
         (420, "0644", False),
         ("rw-rw-r--", "0644", False),
     ],
+    # without a name, only whether it is root
+    "files/file owner": [
+        ("root", "root", True),
+        ("root", "not root", False),
+        ("www-data", "not root", True),
+        ("www-data", "root", False),
+    ],
     # kernel settings by the rule by which sysctl.d's are compared: the kernel's
     **dict.fromkeys(
         ("sysctl/settings vm.probe", "sysctl/setting value", "kernel/sysctl value"),

@@ -27,6 +27,10 @@ SHELL = FieldChange(["shell"], ["/bin/sh"], ["/bin/zsh"])
 SETTING = FieldChange(["value"], ["60"], ["10"])
 ENABLED = FieldChange(["enabled"], [True], [False])
 MASKED = FieldChange(["masked"], [False], [True])
+CLOSED = FieldChange(["unit"], ["chrony.service"], [])
+LEFT = FieldChange(["members"], [["alice", "bob"]], [["alice"]])
+ZONE = FieldChange(["timezone"], ["CET"], ["UTC"])
+PORT = "net/listener/udp 127.0.0.1:323"
 UNIT, GROUP, ACCOUNT = "systemd/unit/chrony.service", "users/group/sudo", "users/account/bob"
 PACKAGE, FILE = "packages/package/curl", "files/file//etc/nginx/nginx.conf"
 STOP, OF_APT = "job:7 stop", "apt:2026-11-27T12:00:00 apt-get install curl"
@@ -85,6 +89,24 @@ FITS: list[tuple[str, Row]] = [
     ("hostnamectl set-hostname web", row("system/fact/hostname")),
     ("chmod 600 /etc/nginx/nginx.conf", row(FILE, fields=[MODE])),
     ("usermod -s /bin/zsh bob", row(ACCOUNT, fields=[SHELL])),
+    # what a script writes to, also in the folder that it went to
+    ("sh -c 'echo foo > /etc/nginx/nginx.conf'", row(FILE, "appeared")),
+    ("bash -c 'cd /; cd etc/nginx; echo foo >>nginx.conf 2>/dev/null'", row(FILE)),
+    # what goes with it: files of users, groups of an account, jobs of a file, ports of a unit
+    ("useradd bob", row("files/file//etc/gshadow")),
+    ("passwd -l bob", row("files/file//etc/shadow")),
+    ("chpasswd", row("files/file//etc/shadow")),
+    ("hostnamectl set-hostname web", row("files/file//etc/hostname")),
+    ("userdel -r bob", row(GROUP, fields=[LEFT])),
+    ("tee /etc/cron.d/backup", row("cron/job//etc/cron.d/backup curl", "appeared")),
+    ("rm /etc/cron.daily/dpkg", row("cron/job//etc/cron.daily/dpkg", "gone")),
+    ("systemctl stop chrony", row(PORT, "gone", STOP, [CLOSED])),
+    # a unit by its files, or started for a command
+    ("ln -s /dev/null /etc/systemd/system/chrony.service", row(cause="reload", fields=[MASKED])),
+    ("sh -c 'echo > /etc/systemd/system/chrony.service.d/a.conf'", row(cause="reload")),
+    ("systemd-run --unit=chrony sleep 9", row(what="appeared", cause="job:7 start")),
+    ("systemd-run -u chrony sleep 9", row(what="appeared", cause="job:7 start")),
+    ("timedatectl set-timezone UTC", row("system/fact/time", fields=[ZONE])),
 ]
 FITS_NOT: list[tuple[str, Row]] = [
     # another object, another act, only a mention
@@ -138,6 +160,21 @@ FITS_NOT: list[tuple[str, Row]] = [
     ("usermod -s /bin/sh bob", row(ACCOUNT, fields=[SHELL])),
     ("usermod --shell=/bin/sh bob", row(ACCOUNT, fields=[SHELL])),
     ("sysctl -w vm.swappiness=1", row("kernel/sysctl/vm.swappiness", fields=[SETTING])),
+    ("timedatectl set-timezone UTC", row("system/fact/time", fields=[SETTING])),
+    ("timedatectl set-timezone CET", row("system/fact/time", fields=[ZONE])),
+    # another file, group, job, port or unit
+    ("sh -c 'cat < /etc/nginx/nginx.conf > other'", row(FILE)),
+    ("passwd -l bob", row("files/file//etc/passwd")),
+    ("userdel alice", row(GROUP, fields=[LEFT])),
+    ("deluser bob adm", row(GROUP, fields=[LEFT])),
+    ("tee /etc/cron.d/other", row("cron/job//etc/cron.d/backup curl", "appeared")),
+    ("systemctl stop nginx", row(PORT, "gone", STOP, [CLOSED])),
+    ("systemctl start chrony", row(PORT, "gone", STOP, [CLOSED])),
+    ("systemctl stop chrony", row(PORT, "gone", "", [CLOSED])),
+    ("tee /etc/systemd/system/nginx.service", row(cause="reload")),
+    ("tee /etc/systemd/system/chrony.service", row(cause=STOP)),
+    ("tee /root/chrony.service", row(cause="reload")),
+    ("systemd-run sleep 9 chrony", row(what="appeared", cause="job:7 start")),
     ("systemctl enable chrony", row(cause="reload", fields=[ENABLED])),
 ]
 

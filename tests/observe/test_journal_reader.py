@@ -373,6 +373,21 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
     assert b"hunter2" not in b"".join(p.read_bytes() for p in daemon.state_dir.glob("*.db*"))
 
 
+def test_questions_to_op_dbus_are_left_out() -> None:
+    """A command that only asks op-dbus is no command, nor a session; one that changes it is."""
+    batch = journal_follower.JournalBatch({}, BOOT)
+    opened = f"pam_unix(sudo:session): {OPENED} bob(uid=0)"
+    for asking in ("op-dbus ask 'who stopped chrony?'", "/usr/bin/op-dbus changes --since -2h"):
+        batch.take(json.dumps(row(SUDO.replace(STOP, asking))).encode())
+        batch.take(json.dumps(row(opened)).encode())
+        assert (batch.users(), batch.open) == ([], {})
+        batch.take(json.dumps(row("pam_unix(sudo:session): session closed for user root")).encode())
+    batch.take(json.dumps(row(SUDO.replace(STOP, "op-dbus history forget sshd"))).encode())
+    batch.take(json.dumps(row(opened)).encode())
+    ((*_, user, fields),) = batch.users()
+    assert (user, len(fields["ran"]), len(fields["as_root"])) == ("bob", 1, 1)
+
+
 async def is_followed(fake: FakeJournal, since: str) -> bool:
     """Return whether the journal is followed from a place on."""
     file = fake.folder / "since"

@@ -88,6 +88,7 @@ async def test_a_file_is_compared_with_its_package(here: Path) -> None:
             "size": 8,
             "sha256": hashlib.sha256(b"Port 22\n").hexdigest(),
             "modified": False,
+            **({"owner": "not root"} if os.geteuid() else {}),
         }
         path.write_text("Port 2222\n")
         await host.until_shown(f"files/file/{path}", modified=True, size=10)
@@ -100,6 +101,20 @@ async def test_a_file_is_compared_with_its_package(here: Path) -> None:
         await host.until_shown(f"files/file/{path}", missing=True)
         configuration(here)
         await host.until_shown(f"files/file/{path}", modified=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+async def test_a_file_that_is_not_of_root_says_so(here: Path) -> None:
+    """A file that is given to another user than root has an owner, until root has it again."""
+    path, md5 = configuration(here)
+    install(here, {path: md5})
+    async with watched(here) as host:
+        assert "owner" not in await host.until_shown(f"files/file/{path}", modified=False)
+        os.chown(path, 7, -1)
+        await host.until_shown(f"files/file/{path}", owner="not root")
+        os.chown(path, 0, -1)
+        path.write_text("Port 2222\n")
+        assert "owner" not in await host.until_shown(f"files/file/{path}", modified=True)
 
 
 async def test_a_package_whose_name_is_that_of_a_secret(here: Path) -> None:

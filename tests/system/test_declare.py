@@ -52,7 +52,7 @@ def test_a_declared_host_drifts_in_what_is_changed(host: Host, as_it_should_be: 
     plugins = json.loads(file)["plugins"]
     assert plugins["systemd"]["units"][SERVICE] == {"active_state": "active", "enabled": True}
     assert plugins["packages"]["packages"][PACKAGE] == {"ensure": "installed"}
-    assert plugins["files"]["files"][FILE] == {"mode": "0644", "modified": False}
+    assert plugins["files"]["files"][FILE] == {"mode": "0644", "owner": "root", "modified": False}
     host.write(STATE_FILE, file)
     # what drifts is known once the service has been restarted and has seen all
     service.systemctl("restart")

@@ -111,6 +111,14 @@ _OF_USER = re.compile(
 )
 
 
+# Questions for an event of one object: `did postgresql restart`, `who restarted postgresql`.
+_OF_ONE = re.compile(
+    r"(?:(?:did|was|has|had|when (?:did|was|has)|how often (?:did|was|has))|who (?:has )?\w+ed)"
+    r" (?:the )?(?P<name>[\w.@-]+)(?:[ ?!.]|$)",
+    re.IGNORECASE,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RankedChange:
     """The newest change that has a given sentence, how many changes have it, and its score."""
@@ -179,6 +187,10 @@ class ChangeFinder:
                 if not _VALUE_AT_EVENT.match(asked):
                     raise
                 names = change_ranking.naming_words(asked)
+            one, named = _OF_ONE.match(asked.strip()), change_ranking.naming_words(asked)
+            if one and named == [one["name"].lower()] and not find_synonyms(named[0]):
+                # the same event of another object is no answer
+                names = named
         return await self._about(asked, wanted, limit, priority, names=names)
 
     async def _past_values(

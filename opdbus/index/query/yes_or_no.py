@@ -12,11 +12,15 @@ from opdbus.index.query import query_terms
 from opdbus.language import kinds, routes, tables
 from opdbus.state.conditions import AllOf, parse
 
-_WHETHER: Final = ("is", "are", "has", "have", "does", "do", "can")
+_WHETHER: Final = ("is", "are", "has", "have", "does", "do", "can", "will")
 _ADVERBS: Final = re.compile(
     r" (?:currently|now|right now|still|already|at the moment|today|really|actually|properly|either"
     r"|here|(?:on|of) (?:this|the) (?:host|machine|computer|server|system|box))(?= |$)"
 )
+# `is nginx no longer running`, `is it not running any more`, `does nginx still run`
+_NO_LONGER: Final = re.compile(r"\bno longer\b|\bnot(?= .* any ?more$)")
+_ANY_MORE: Final = re.compile(r" any ?more$")
+_STILL_RUNS: Final = re.compile(r"^(?:does|do) (.+) still run$")
 _DETERMINERS: Final = frozenset("the a an my our your this that both all any".split())
 # Words that stand for no object of that name.
 _PRONOUNS: Final = query_terms.STOP_WORDS | frozenset(
@@ -141,7 +145,9 @@ def states() -> Mapping[str, StateWords]:
 
 def read(question: str) -> YesOrNo | None:
     """Read a question; None if it is of no form. Names are in lower case."""
-    words = _ADVERBS.sub("", routes.plain(question)).split()
+    text = _STILL_RUNS.sub(r"is \1 running", routes.plain(question))
+    text = _ANY_MORE.sub("", _NO_LONGER.sub(_NOT, text))
+    words = _ADVERBS.sub("", text).split()
     if len(words) < 3 or words[0] not in _WHETHER or "or" in words:
         return None
     # `isn't nginx running` asks whether it is

@@ -67,6 +67,7 @@ _NOUNS: Final = {
 }
 # Larger files are not hashed; in one pass, at most this many bytes are hashed in all.
 _MAX_HASHED_BYTES: Final = 4 << 20
+_NOT_ROOT: Final = "not root"
 _MAX_HASHED_BYTES_IN_ALL: Final = 256 << 20
 _SECONDS: Final = 60.0
 # Events within this time are handled together.
@@ -331,6 +332,7 @@ class Examiner:
         # origins of the files examined so far
         self.origins: dict[str, Origin] = {}
         self._known: dict[str, _Digests] = {}
+        self._is_root_known = Path("/").stat().st_uid == 0
         # bytes that may still be hashed in this pass
         self._left = _MAX_HASHED_BYTES_IN_ALL
 
@@ -374,6 +376,9 @@ class Examiner:
             "mode": f"{stat.S_IMODE(status.st_mode):04o}",
             "modified_at": modified_at,
         }
+        # the sandbox shows all other users as nobody, and without root among its users root too
+        if status.st_uid != 0 and self._is_root_known:
+            found["owner"] = _NOT_ROOT
         if not stat.S_ISREG(status.st_mode):
             return found | {"regular": False}
         found["size"] = status.st_size
