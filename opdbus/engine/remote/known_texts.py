@@ -20,7 +20,7 @@ from opdbus.engine.tokenizer import LibraryTokenizer
 from opdbus.errors import ModelError
 from opdbus.models import build, child
 from opdbus.models.shape import Shape
-from opdbus.platform.regular_files import read_regular, replace_whole
+from opdbus.platform.regular_files import read_regular, replace_file
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
@@ -142,7 +142,7 @@ def _make(request: dict[str, Any]) -> str:
     packed = b64encode(vectors.astype("<f4").tobytes()).decode()
     path = Path(request["path"])
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_whole(path, json.dumps({"texts": texts, "vectors": packed}))
+    replace_file(path, json.dumps({"texts": texts, "vectors": packed}))
     return ""
 
 
