@@ -1,16 +1,25 @@
 """Limits of the gateway: each hostile request has a documented status, and others are served."""
 
+import asyncio
 import json
 import resource
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import fields
 from pathlib import Path
 
 import httpx
 import pytest
+from conftest import ROOT
 from harness.gateways import Gateway, receive, status
-from harness.running import Running
+from harness.running import PATIENCE_SECONDS, Running
+
+from opdbus.client import Client
+from opdbus.gateway.http_limits import Limits
 
 LIMITS = {
     "header_seconds": 0.3,
@@ -249,3 +258,68 @@ def test_nothing_hostile_is_logged(gateway: Gateway, limited: Gateway) -> None:
     """Write no line for a client's fault: it could fill the log."""
     assert "Traceback" not in gateway.log.read_text() + limited.log.read_text()
     assert Path(gateway.log).stat().st_size < 2000
+
+
+def test_a_killed_gateway_is_not_noticed_by_the_daemon(served: Running, tmp_path: Path) -> None:
+    """Kill it under load: calls over the bus go on, and clients that try again are served."""
+    ended = threading.Event()
+    answered = Counter[str]()
+
+    def load() -> None:
+        """Embed until told to end, and connect again after each fault."""
+        while not ended.is_set():
+            with suppress(OSError), gateway.connect() as own:
+                while not ended.is_set():
+                    own.sendall(post(json.dumps({"input": ["mail server"] * 20}).encode()))
+                    if not (answer := receive(own)):
+                        break
+                    assert status(answer) in {0, 200}
+                    answered[generation] += 1
+            time.sleep(0.02)
+
+    async def call_the_bus() -> int:
+        """Call the daemon while the gateway is killed."""
+        async with Client(served.bus) as client:
+            for _ in range(50):
+                await client.search("mail", 5, {})
+            return 50
+
+    generation = "before"
+    gateway = Gateway(served, tmp_path)
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    with gateway:
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: answered["before"] > 20)
+    generation = "after"
+    before = served.logs()
+    with Gateway(served, tmp_path):
+        assert asyncio.run(call_the_bus()) == 50
+        wait_until(lambda: answered["after"] > 20)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert served.logs() == before
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for other threads."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_limits_are_documented() -> None:
+    """Name each limit in docs/http.md with its number."""
+    text = " ".join((ROOT / "docs" / "http.md").read_text().partition("## Limits")[2].split())
+    ours = Limits()
+    units = {"bytes": (1 << 10, "KiB"), "rate": (1 << 10, "KiB/s"), "seconds": (1, "s")}
+    for name in (field.name for field in fields(ours)):
+        value, kind = getattr(ours, name), name.rpartition("_")[2]
+        size, unit = units.get(kind, (1, ""))
+        if kind == "bytes":
+            size, unit = max((1 << 10 * n, f"{p}iB") for n, p in ((1, "K"), (2, "M"), (3, "G"))
+                             if value >= 1 << 10 * n)  # fmt: skip
+        wanted = f"{value / size:,.0f} {unit}".strip()
+        assert wanted in text, f"{name}: {wanted}"

@@ -97,7 +97,11 @@ class Gateway:
         """Connect to its unix socket, as a client of any kind; the caller closes it."""
         found = socket.socket(socket.AF_UNIX)
         found.settimeout(PATIENCE_SECONDS)
-        found.connect(str(self.socket))
+        try:
+            found.connect(str(self.socket))
+        except OSError:
+            found.close()
+            raise
         return found
 
     def tell(self, data: bytes) -> bytes:
