@@ -16,6 +16,8 @@ class DaemonLink:
 
     def __init__(self, bus: str) -> None:
         self.bus = bus
+        # set when the gateway ends, which ends its streams
+        self.is_ending = asyncio.Event()
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
 

@@ -159,15 +159,29 @@ class ChangesRequest(ObjectChangesRequest, OfKind):
     within: Annotated[Row, Field(description="Microseconds before `before_event`.")] = 0
 
 
+class StreamRequest(OfKind):
+    """Parameters of `/changes/stream`."""
+
+    after: Annotated[
+        Row | None, Field(description="Begin after this row; without it, with what comes.")
+    ] = None
+    what: Annotated[Text, Field(description="`appeared`, `changed`, `gone`, `drift`...")] = ""
+    cause: Annotated[Text, Field(description="The cause's beginning: `job:4711`, `apt`.")] = ""
+    around: Annotated[Text, Field(description="An object and what is connected with it.")] = ""
+
+
 class Answer(BaseModel):
     """An answer, or a part of one; keys without a value are left out."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
+    def as_json(self) -> str:
+        """Return it as JSON in one line."""
+        return self.model_dump_json(by_alias=True, exclude_unset=True)
+
     def response(self) -> Response:
         """Return it as an HTTP answer."""
-        content = self.model_dump_json(by_alias=True, exclude_unset=True)
-        return Response(content, media_type="application/json")
+        return Response(self.as_json(), media_type="application/json")
 
 
 class ObjectName(Answer):

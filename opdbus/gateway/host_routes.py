@@ -1,25 +1,22 @@
 """Routes of the host: search, objects, drift, changes and status."""
 
 import asyncio
-import time
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
 from opdbus.bus import paths
 from opdbus.client import Client
-from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.gateway import host_map
 from opdbus.gateway import host_models as models
+from opdbus.gateway.change_stream import LastEventId, open_stream
 from opdbus.gateway.embeddings import Daemon
 from opdbus.gateway.http_errors import HttpError
-from opdbus.platform import timestamps
-
-_STATE: Final = paths.STATE + "/"
+from opdbus.gateway.resolving import read_time, resolve
 
 
 class _RawRoute(APIRoute):
@@ -145,7 +142,7 @@ async def similar_to(
     asked: Annotated[models.SimilarToRequest, Query()], client: Daemon
 ) -> Response:
     """Return the objects most similar to the one of a name."""
-    return await _similar(client, await _resolve(client, "object", asked.object), asked)
+    return await _similar(client, await resolve(client, "object", asked.object), asked)
 
 
 async def _similar(client: Client, path: str, asked: models.SimilarRequest) -> Response:
@@ -190,9 +187,21 @@ async def unobserved(
 
 
 @router.get("/changes", response_model=models.ChangesAnswer)
-async def changes(asked: Annotated[models.ChangesRequest, Query()], client: Daemon) -> Response:
-    """Return one page of changes, the newest first, or the best answers by meaning."""
-    more = {"around": await _resolve(client, "around", asked.around)} if asked.around else {}
+async def changes(
+    request: Request,
+    asked: Annotated[models.ChangesRequest, Query()],
+    client: Daemon,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Return one page of changes, the newest first, or the best answers by meaning.
+
+    With `Accept: text/event-stream`, the same as `/changes/stream`.
+    """
+    if "text/event-stream" in request.headers.get("accept", ""):
+        own = asked.model_fields_set & models.StreamRequest.model_fields.keys()
+        wanted = models.StreamRequest(**asked.model_dump(include=own))
+        return await open_stream(request.app.state.feed, wanted, last_event_id)
+    more = {"around": await resolve(client, "around", asked.around)} if asked.around else {}
     if not (asked.about or asked.before_event):
         return await _changes(client, asked, more)
     rows = await client.changes_by_meaning({**_changes_filter(asked), **more}, asked.limit)
@@ -248,29 +257,3 @@ async def map_(asked: Annotated[models.MapRequest, Query()], client: Daemon) -> 
 async def status(client: Daemon) -> Response:
     """Return what is served, by what, and what observes the host."""
     return models.StatusAnswer(**await client.status()).response()
-
-
-async def _resolve(client: Client, parameter: str, name: str) -> str:
-    """Return the path of an object given as a path, PLUGIN/KIND/NAME, or shorter."""
-    if name.startswith(_STATE):
-        paths.parse(name)
-        return name
-    found, close = await client.resolve(name, past=True)
-    if len(found) == 1:
-        return str(found[0][0])
-    listed = ", ".join("/".join(row[1:]) for row in found or close)
-    if found:
-        raise InvalidArgs(f"{parameter}: {name!r} may be any of these: {listed}")
-    advice = f"; the closest are {listed}" if listed else ""
-    raise UnknownObject(f"{parameter}: there is no object {name!r}{advice}")
-
-
-def read_time(parameter: str, text: str) -> int:
-    """Return a time in microseconds since 1970, from a number of them or in words."""
-    if text.isascii() and text.isdigit() and len(text) < 19:
-        return int(text)
-    now = time.time()
-    try:
-        return timestamps.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
-    except InvalidArgs as error:
-        raise HttpError(400, f"{parameter}: {error}", parameter) from None

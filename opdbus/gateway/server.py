@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from opdbus import __version__
 from opdbus.errors import ConfigError
-from opdbus.gateway import embeddings, host_routes
+from opdbus.gateway import change_stream, embeddings, host_routes
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.guard import Access, Guard
 from opdbus.gateway.http_connection import HttpConnection
@@ -98,6 +98,7 @@ async def serve(options: Options, listeners: Sequence[Listener], service: System
         service.ready()
         await asyncio.wait([*tasks, *ended], return_when=asyncio.FIRST_COMPLETED)
         service.stopping()
+        link.is_ending.set()
         for server in servers:
             server.stop()
         await asyncio.gather(*tasks)
@@ -113,6 +114,7 @@ def _new_app(link: DaemonLink) -> FastAPI:
         redoc_url=None,
     )
     app.state.link = link
+    app.state.feed = change_stream.ChangeFeed(link)
     add_error_answers(app)
     return app
 
