@@ -15,6 +15,7 @@ from opdbus import __version__
 from opdbus.gateway import embeddings
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.http_errors import add_error_answers
+from opdbus.gateway.mcp.mcp_route import mcp_route
 from opdbus.platform.tasks import signals
 from opdbus.systemd.notify import Systemd
 
@@ -48,6 +49,7 @@ def read_app(link: DaemonLink) -> FastAPI:
     app.state.link = link
     add_error_answers(app)
     app.include_router(embeddings.router)
+    app.router.routes.append(mcp_route(link))
     return app
 
 
