@@ -9,10 +9,12 @@ from typing import Annotated, Any, Final, TypeAlias
 from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict
 
-from opdbus.gateway.mcp.host_text import clean, clean_value, mark, shorten
+from opdbus.gateway.mcp.host_text import MAX_VALUE, clean, clean_value, mark, shorten
 
 # Tokens of an answer at most, content and structured content together; more than 2 bytes each.
 MOST_TOKENS: Final = 7500
+# Characters of a row's data, beyond which its values are cut.
+_MAX_DATA: Final = 4000
 # Tokens that the frame of an answer takes: note, marks, keys.
 _FRAME_TOKENS: Final = 500
 # A piece of text that no tokenizer in use makes more than one token of.
@@ -51,14 +53,17 @@ class Row:
 
 def make_row(text: str, **data: Any) -> Row:  # noqa: ANN401 -- values of JSON
     """Return a row with cleaned text and data; data without a value is left out."""
-    kept = {key: value for key, value in data.items() if value not in (None, "", [], {})}
-    return Row(shorten(clean(text)), clean_value(kept))
+    kept = {
+        key: clean_value(value) for key, value in data.items() if value not in (None, "", [], {})
+    }
+    if len(json_text(kept)) > _MAX_DATA:
+        kept = {key: _shorten_value(value) for key, value in kept.items()}
+    return Row(shorten(clean(text)), kept)
 
 
 def estimate_tokens(text: str) -> int:
     """Return an upper bound of the tokens of a text, for the tokenizers in use."""
-    found = sum(len(piece.encode()) for piece in _PIECES.findall(text) if not piece.isascii())
-    return found + sum(1 for piece in _PIECES.findall(text) if piece.isascii())
+    return sum(1 if piece.isascii() else len(piece.encode()) for piece in _PIECES.findall(text))
 
 
 def count_fitting(rows: Sequence[Row]) -> int:
@@ -77,15 +82,21 @@ def json_text(value: object) -> str:
 
 
 def make_result(
-    rows: Sequence[Row], note: str = "", *, more: int = 0, cursor: str | None = None
+    rows: Sequence[Row],
+    note: str = "",
+    *,
+    more: int = 0,
+    cursor: str | None = None,
+    is_total: bool = False,
 ) -> CallToolResult:
     """Return rows as a tool's result, in `content` and in `structuredContent`.
 
-    `note` is ours, not the host's. With a cursor, `more` is the least number of further rows.
+    `note` is ours, not the host's. `more` is the number of further rows, or the least number.
     """
     parts = [note] if note else []
     parts += [mark([row.text for row in rows])] if rows else []
-    parts += [f'at least {more} more: ask again with cursor "{cursor}"'] if cursor else []
+    least = "" if is_total else "at least "
+    parts += [f'{least}{more:,} more: ask again with cursor "{cursor}"'] if cursor else []
     data = [row.data for row in rows]
     answer = Answer(count=len(rows), more=more, cursor=cursor, note=note, host_data=data)
     return CallToolResult(
@@ -102,6 +113,12 @@ def make_page(
     Without a total, the rows are as many as there are, or more than the limit.
     """
     count = count_fitting(rows[:limit])
-    more = (total - offset if total is not None else len(rows)) - count
-    cursor = str(offset + count) if more > 0 else None
-    return make_result(rows[:count], note, more=max(more, 0), cursor=cursor)
+    more = max(0, (len(rows) if total is None else total - offset) - count)
+    cursor = str(offset + count) if more else None
+    return make_result(rows[:count], note, more=more, cursor=cursor, is_total=total is not None)
+
+
+def _shorten_value(value: Any) -> Any:  # noqa: ANN401 -- a value of JSON
+    """Return a value, as the beginning of its JSON if it is long."""
+    text = json_text(value)
+    return value if len(text) <= MAX_VALUE else shorten(text)

@@ -25,7 +25,7 @@ def row_of_line(line: ChangeLine, more: str = "") -> Row:
     names = dict.fromkeys(object_name(change["object"]) for change in line.of)
     at = format_time(line.at)
     return make_row(
-        f"{at} {line}{more}",
+        f"[{last['seq']}] {at} {line}{more}",
         seq=last["seq"],
         first_seq=first["seq"] if len(line.of) > 1 else None,
         at=at,

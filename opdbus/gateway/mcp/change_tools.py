@@ -1,6 +1,6 @@
 """Tools about changes and drift: changes, around, drift and status."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver.exceptions import ToolError
@@ -12,7 +12,7 @@ from opdbus.errors import NotKept
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp import change_rows
 from opdbus.gateway.mcp.answers import Result, count_fitting, make_page, make_result
-from opdbus.gateway.mcp.host_text import clean, mark
+from opdbus.gateway.mcp.host_text import clean, mark, shorten
 from opdbus.gateway.mcp.object_tools import Limit, drift_rows, status_rows
 from opdbus.gateway.mcp.questions import find_object, read_offset, read_time
 from opdbus.platform import timestamps
@@ -67,7 +67,7 @@ class ChangeTools:
         if cursor.startswith("after:"):
             return await _new_changes(client, wanted, limit, read_offset(cursor[6:]))
         is_narrow = bool(object or where)
-        return await _newest(client, wanted, limit, cursor, note, is_narrow=is_narrow)
+        return await newest_changes(client, wanted, limit, cursor, note, is_narrow=is_narrow)
 
     async def around(
         self,
@@ -95,7 +95,7 @@ class ChangeTools:
             wanted = {"since": max(0, at - span), "before": at}
         if object:
             wanted["around"], note = await find_object(client, object, past=True)
-        return await _newest(client, wanted, limit, cursor, note, is_narrow=True)
+        return await newest_changes(client, wanted, limit, cursor, note, is_narrow=True)
 
     async def drift(
         self,
@@ -124,16 +124,16 @@ class ChangeTools:
         return make_page(rows, note, 0, len(rows))
 
 
-async def _newest(
+async def newest_changes(
     client: Client,
     wanted: Mapping[str, Any],
     limit: int,
     cursor: str,
-    note: str,
+    note: str = "",
     *,
-    is_narrow: bool,
+    is_narrow: bool = False,
 ) -> CallToolResult:
-    """Return the newest changes in lines; the cursor is the number of the last row shown."""
+    """Return the newest changes in lines; the cursor is a row number."""
     below = {"below": read_offset(cursor)} if cursor else {}
     rows = await client.changes({**wanted, **below}, _ROWS_A_PAGE)
     is_cut = len(rows) == _ROWS_A_PAGE
@@ -150,7 +150,7 @@ async def _newest(
     at = at or (rows[-1]["seq"] if is_cut else 0)
     if not cursor:
         newest = rows[0]["seq"] if rows and not wanted else await client.last_row()
-        new = f'what comes from now on: cursor "after:{newest}"'
+        new = f'what comes from now on: `changes` with cursor "after:{newest}"'
         empty = "" if rows else "no change is known\n"
         note = "\n".join(filter(None, (note, f"{empty}{new}")))
     more = sum(len(line.of) for line in left) + (1 if is_cut and not left else 0)
@@ -177,29 +177,38 @@ async def _new_changes(
 async def _by_meaning(
     client: Client, wanted: Mapping[str, Any], limit: int, cursor: str
 ) -> CallToolResult:
-    """Return the changes that answer best; of an event, the event itself first."""
+    """Return the changes that answer best."""
     offset = read_offset(cursor)
     try:
         found = await client.changes_by_meaning(wanted, offset + limit + 1)
-    except NotKept as error:  # the event never happened, which is an answer
-        return make_result([], mark([clean(str(error))]))
+    except NotKept as error:
+        return not_happened(error)
+    return await answer_by_meaning(client, found, limit, offset)
+
+
+def not_happened(error: NotKept) -> CallToolResult:
+    """Return that an event never happened, which is an answer."""
+    return make_result([], mark([shorten(clean(str(error)))]))
+
+
+async def answer_by_meaning(
+    client: Client, found: Sequence[dict[str, Any]], limit: int, offset: int
+) -> CallToolResult:
+    """Return a page of changes found by meaning; the event that they are about is in the note."""
     note = "" if found else "no change answers this"
-    if found and (event := found[0].get("event")) and "before_event" in wanted:
-        rows = await client.changes({"after": event - 1, "below": event + 1}, 1)
-        lines = [row.text for row in change_rows.rows_one_by_one(rows)]
+    if found and (event := found[0].get("event")):
+        own = await client.changes({"after": event - 1, "below": event + 1}, 1)
+        lines = [row.text for row in change_rows.rows_one_by_one(own)]
         note = f"the event:\n{mark(lines)}\nwhat may have led to it, the likeliest first:"
-    page = found[offset:]
-    total = found[0].get("total", 0) if found else 0
-    return make_page(
-        [*change_rows.rows_one_by_one(page)], note, offset, limit, max(total, len(found))
-    )
+    rows = [*change_rows.rows_one_by_one(found[offset:])]
+    return make_page(rows, note, offset, limit, found[0].get("total") if found else None)
 
 
 async def _describe_gaps(client: Client) -> list[str]:
     """Return sentences on what drift does not see: faults, and objects that are not compared."""
     state = await client.state()
     faults = [state.get("StateFileError", ""), state.get("StorageError", "")]
-    notes = [f"fault:\n{mark([clean(fault)])}" for fault in faults if fault]
+    notes = [f"fault:\n{mark([shorten(clean(fault))])}" for fault in faults if fault]
     if state.get("DriftAwaits"):
         notes.append(f"not all is known yet; waiting for {', '.join(state['DriftAwaits'])}")
     counts: dict[str, int] = {}
@@ -207,6 +216,6 @@ async def _describe_gaps(client: Client) -> list[str]:
         counts[why] = counts.get(why, 0) + number
     reasons = sorted(counts.items(), key=lambda one: -one[1])[:_MOST_REASONS]
     if counts:
-        lines = [clean(f"{number}: {why}") for why, number in reasons]
+        lines = [shorten(clean(f"{number}: {why}")) for why, number in reasons]
         notes.append(f"{sum(counts.values())} declared are not compared:\n{mark(lines)}")
     return notes

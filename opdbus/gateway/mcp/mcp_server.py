@@ -1,14 +1,23 @@
 """Composition of the MCP server: tools, resources with live changes, and prompts."""
 
 import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from mcp.server.caching import CacheHint
 from mcp.server.mcpserver import MCPServer
-from mcp.types import SubscribeRequestParams, ToolAnnotations, UnsubscribeRequestParams
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import (
+    CallToolResult,
+    SubscribeRequestParams,
+    ToolAnnotations,
+    UnsubscribeRequestParams,
+)
 
 from opdbus import __version__
 from opdbus.gateway.daemon_link import DaemonLink
+from opdbus.gateway.mcp.answers import drop_titles
+from opdbus.gateway.mcp.ask_tool import AskTool
 from opdbus.gateway.mcp.bounded import bound
 from opdbus.gateway.mcp.change_tools import ChangeTools
 from opdbus.gateway.mcp.host_text import BEGIN, END
@@ -34,6 +43,11 @@ _LISTS: Final = ("tools/list", "prompts/list", "resources/list", "resources/temp
 def make_server(link: DaemonLink) -> MCPServer[Any]:
     """Return a server whose tools ask the daemon of a link."""
     updates = ResourceUpdates(link)
+    objects, changes = ObjectTools(link), ChangeTools(link)
+    questions = (
+        *(AskTool(link).ask, objects.show, objects.list),
+        *(changes.changes, changes.around, changes.drift, objects.similar, changes.status),
+    )
     server: MCPServer[Any] = MCPServer(
         "op-dbus",
         title="op-dbus: this host's memory",
@@ -42,14 +56,8 @@ def make_server(link: DaemonLink) -> MCPServer[Any]:
         log_level="WARNING",
         cache_hints={**dict.fromkeys(_LISTS, _FIXED), "resources/read": CacheHint()},
         subscriptions=updates,
+        tools=[_make_tool(question) for question in questions],
     )
-    objects, changes = ObjectTools(link), ChangeTools(link)
-    for tool in (
-        objects.ask, objects.show, objects.list, changes.changes, changes.around, changes.drift,
-        objects.similar, changes.status,
-    ):  # fmt: skip
-        description = " ".join((inspect.getdoc(tool) or "").split())
-        server.add_tool(bound(tool), description=description, annotations=_ANNOTATIONS)
     add_resources(server, objects, changes)
     add_prompts(server)
     own = server._lowlevel_server
@@ -58,3 +66,11 @@ def make_server(link: DaemonLink) -> MCPServer[Any]:
         "resources/unsubscribe", UnsubscribeRequestParams, updates.remove_address
     )
     return server
+
+
+def _make_tool(question: Callable[..., Awaitable[CallToolResult]]) -> Tool:
+    """Return a read-only tool, its definition without what costs tokens and says nothing."""
+    description = " ".join((inspect.getdoc(question) or "").split())
+    tool = Tool.from_function(bound(question), description=description, annotations=_ANNOTATIONS)
+    drop_titles(tool.parameters)
+    return tool

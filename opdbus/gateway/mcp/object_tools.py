@@ -1,8 +1,7 @@
-"""Tools about objects: ask, show, list and similar."""
+"""Tools about objects: show, list and similar."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -40,16 +39,6 @@ class ObjectTools:
     def __init__(self, link: DaemonLink) -> None:
         self._link = link
 
-    async def ask(self, question: str, limit: Limit = 8, cursor: str = "") -> Result:
-        """Ask about this host in plain words; answered by objects, changes, drift or status."""
-        client, offset = await self._link.client(), read_offset(cursor)
-        route, _, rows = await client.ask(question, offset + limit + 1)
-        if route == "status":
-            return make_page(status_rows(rows), "status of op-dbus", 0, 100)
-        found = [*islice(_ROW_READERS[route](rows), offset, None)]
-        note = f"answered by {route}" if found else _nothing(f"{route} of this host answer that")
-        return make_page(found, note, offset, limit)
-
     async def show(self, object: Name, at: str = "", cursor: str = "") -> Result:  # noqa: A002 -- the argument's name
         """Show all fields of an object, observed and declared; `at` a time: 03:10, yesterday."""
         client, offset = await self._link.client(), read_offset(cursor)
@@ -62,8 +51,10 @@ class ObjectTools:
             shown = await client.show(path)
             sides = {s.lower(): json.loads(shown[s] or "{}") for s in ("Observed", "Declared")}
             rest = {key: value for key, value in shown.items() if key not in _UNSHOWN and value}
+        own = {key.lower(): value for key, value in _readable(rest)}
+        said = [f"{key} {_said(value)}" for key, value in own.items()]
         rows = [
-            make_row(object_name(path), object=object_name(path), **_lower(rest)),
+            make_row("; ".join((object_name(path), *said)), object=object_name(path), **own),
             *_field_rows(sides["observed"], sides["declared"]),
         ]
         return make_page(rows[offset:], note, offset, len(rows), len(rows))
@@ -94,7 +85,7 @@ class ObjectTools:
             row = dict(zip(columns, values[number] if columns else (), strict=True))
             said = [f"{key}={_said(value)}" for key, value in row.items() if value is not None]
             rows.append(make_row(" ".join((name, *said)), object=name, fields=row))
-        note = f"{total:,} objects" if total else _nothing("objects of this host meet that")
+        note = f"{total:,} objects" if total else "no object meets that"
         if columns and not rows:
             note += f"\n{await describe_unknown_fields(client, columns)}"
         return make_page(rows, note.strip(), offset, limit, total)
@@ -104,7 +95,7 @@ class ObjectTools:
         client, offset = await self._link.client(), read_offset(cursor)
         path, note = await find_object(client, object)
         options = {"offset": offset, "explain": True}
-        rows = [*_hit_rows(await client.similar(path, limit + 1, options))]
+        rows = [*hit_rows(await client.similar(path, limit + 1, options))]
         return make_page(rows, note or f"like {object_name(path)}", offset, limit)
 
 
@@ -141,7 +132,8 @@ def drift_rows(drifts: Sequence[Sequence[Any]]) -> Iterator[Row]:
         )
 
 
-def _hit_rows(hits: Sequence[Sequence[Any]]) -> Iterator[Row]:
+def hit_rows(hits: Sequence[Sequence[Any]]) -> Iterator[Row]:
+    """Yield a row for each hit of a search, below the verdict if there is one."""
     for path, score, details in hits:
         name, text = object_name(path), str(details["snippet"])
         if verdict := details.get("verdict", ""):
@@ -187,12 +179,11 @@ def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield f"{path}{key}", one
 
 
-def _lower(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object's own properties, its times in words."""
-    return {
-        key.lower(): change_rows.format_time(value * 1_000_000) if key.endswith("At") else value
-        for key, value in values.items()
-    }
+def _readable(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield an object's own properties, with times in words."""
+    for key, value in values.items():
+        is_time = key.endswith("At")
+        yield key, change_rows.format_time(value * 1_000_000) if is_time else value
 
 
 def _is_plain(value: object) -> bool:
@@ -200,6 +191,10 @@ def _is_plain(value: object) -> bool:
 
 
 def _said(value: object) -> str:
+    """Return a value as text; one that is only declared says so."""
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("declared"):
+        mark, value = next(iter(value.items()))
+        return f"{mark} {_said(value)}"
     return value if isinstance(value, str) else json_text(value)
 
 
@@ -209,15 +204,3 @@ def _json_said(text: str) -> str:
 
 def _parse(text: str) -> Any:  # noqa: ANN401 -- a value of JSON
     return json.loads(text) if text else None
-
-
-def _nothing(text: str) -> str:
-    return f"nothing: no {text}"
-
-
-# Readers of the rows of `ask`, by its route.
-_ROW_READERS: Final[Mapping[str, Callable[[Sequence[Any]], Iterator[Row]]]] = {
-    "objects": _hit_rows,
-    "changes": change_rows.rows_one_by_one,
-    "drift": drift_rows,
-}

@@ -9,13 +9,15 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from opdbus.bus import paths
 from opdbus.client import Client
-from opdbus.gateway.mcp.host_text import clean, mark
+from opdbus.gateway.mcp.host_text import clean, mark, shorten
 from opdbus.platform import timestamps
 from opdbus.state import conditions
 
 # Kinds preferred for a name that several objects have.
 _LIKELIEST: Final = (["systemd", "unit"], ["packages", "package"], ["users", "account"])
 _MAX_OFFSET: Final = 100_000
+# Longer names are cut in a note.
+_MAX_NAME: Final = 200
 
 
 async def find_object(client: Client, name: str, *, past: bool = False) -> tuple[str, str]:
@@ -65,10 +67,14 @@ async def describe_unknown_fields(client: Client, fields: Iterable[str]) -> str:
         name = field.removeprefix("before.").removeprefix("after.")
         if not conditions.AllOf([conditions.Condition(name, "=", "")]).names.are_in(known):
             near = difflib.get_close_matches(name, known, 3, 0.7)
-            hint = f"; near ones:\n{mark([clean(one) for one in near])}" if near else ""
-            notes.append(f"no object has a field {clean(field)}{hint}")
+            hint = (
+                f"; near ones:\n{mark([shorten(clean(one), _MAX_NAME) for one in near])}"
+                if near
+                else ""
+            )
+            notes.append(f"no object has a field {shorten(clean(field), _MAX_NAME)}{hint}")
     return "\n".join(notes)
 
 
 def _names(rows: Iterable[list[str]]) -> list[str]:
-    return [clean("/".join(row[1:])) for row in rows]
+    return [shorten(clean("/".join(row[1:])), _MAX_NAME) for row in rows]
