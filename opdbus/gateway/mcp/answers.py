@@ -18,7 +18,7 @@ _MAX_DATA: Final = 4000
 # Tokens that the frame of an answer takes: note, marks, keys.
 _FRAME_TOKENS: Final = 500
 # A piece of text that no tokenizer in use makes more than one token of.
-_PIECES: Final = re.compile(r"[A-Za-z]{1,3}|[0-9]{1,2}|[^\sA-Za-z0-9]|\n")
+_PIECES: Final = re.compile(r"[A-Za-z]{1,3}|[0-9]|[^\sA-Za-z0-9]|\n")
 
 
 def drop_titles(schema: dict[str, Any]) -> None:

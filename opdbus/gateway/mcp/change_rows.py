@@ -8,6 +8,8 @@ from opdbus.gateway.mcp.answers import Row, make_row
 from opdbus.gateway.mcp.questions import object_name
 from opdbus.wording.change_lines import ChangeLine, group_into_lines
 
+# Changes that followed another, at most.
+_MOST_FOLLOWERS: Final = 4
 # Names of a row of many changes, at most.
 _MOST_NAMES: Final = 3
 
@@ -17,6 +19,13 @@ def rows_one_by_one(changes: Sequence[dict[str, Any]]) -> Iterator[Row]:
     for change in changes:
         (line,) = group_into_lines([change])
         yield row_of_line(line, f" [{n} times]" if (n := change.get("count", 1)) > 1 else "")
+
+
+def row_with_followers(change: dict[str, Any], after: Sequence[dict[str, Any]]) -> Row:
+    """Return a change and those that followed within minutes as one row."""
+    ((line,), *followed) = ([*group_into_lines([each])] for each in (change, *after))
+    texts = [f"after {(each.at - line.at) // 1_000_000} s {each}" for (each,) in followed]
+    return row_of_line(line, "".join(f"; {text}" for text in texts[:_MOST_FOLLOWERS]))
 
 
 def row_of_line(line: ChangeLine, more: str = "") -> Row:

@@ -48,7 +48,8 @@ class ChangeTools:
         what: Annotated[str, Field(description="appeared, changed, gone, event, drift")] = "",
         where: Annotated[str, Field(description="changed fields: after.state=failed")] = "",
         cause: Annotated[str, Field(description="its beginning: job, apt, boot")] = "",
-        limit: Limit = 15,
+        like: Annotated[str, Field(description="did it happen before: row, object, words")] = "",
+        limit: Limit = 10,
         cursor: str = "",
     ) -> Result:
         """List what changed, when and why, the newest first.
@@ -62,6 +63,8 @@ class ChangeTools:
         note = ""
         if object:
             wanted["object"], note = await find_object(client, object, past=True)
+        if like:
+            return await _similar_changes(client, wanted, like, limit)
         if about:
             return await _by_meaning(client, {**wanted, "about": about}, limit, cursor)
         if cursor.startswith("after:"):
@@ -103,7 +106,7 @@ class ChangeTools:
         plugin: str = "",
         kind: str = "",
         severity: Annotated[str, Field(description="least: info, notice, warning, error")] = "",
-        limit: Limit = 15,
+        limit: Limit = 10,
         cursor: str = "",
     ) -> Result:
         """List what is other than declared, the worst first, and what cannot be compared."""
@@ -202,6 +205,24 @@ async def answer_by_meaning(
         note = f"the event:\n{mark(lines)}\nwhat may have led to it, the likeliest first:"
     rows = [*change_rows.rows_one_by_one(found[offset:])]
     return make_page(rows, note, offset, limit, found[0].get("total") if found else None)
+
+
+async def _similar_changes(
+    client: Client, wanted: Mapping[str, Any], like: str, limit: int
+) -> CallToolResult:
+    """Return the past changes most like one, each with those that followed."""
+    key: dict[str, Any] = {"about": like}
+    if like.isascii() and like.isdigit():
+        key = {"seq": int(like)}
+    elif " " not in like.strip():
+        key = {"object": (await find_object(client, like, past=True))[0]}
+    try:
+        found = await client.nearest({**wanted, **key}, limit)
+    except NotKept as error:
+        return not_happened(error)
+    rows = [change_rows.row_with_followers(change, after) for change, after in found]
+    note = "the most similar first" if rows else "nothing like it is known to have happened"
+    return make_page(rows, note, 0, limit)
 
 
 async def _describe_gaps(client: Client) -> list[str]:
