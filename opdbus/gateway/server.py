@@ -21,6 +21,7 @@ from opdbus.gateway.http_connection import HttpConnection
 from opdbus.gateway.http_errors import add_error_answers
 from opdbus.gateway.http_limits import Limits
 from opdbus.gateway.http_metrics import Counters, metrics_app
+from opdbus.gateway.mcp.mcp_route import mcp_route
 from opdbus.gateway.web_config import BasicAuth, WebConfig
 from opdbus.platform.tasks import cancel, signals
 from opdbus.systemd.notify import Systemd
@@ -72,6 +73,7 @@ def read_app(link: DaemonLink) -> FastAPI:
     app = _new_app(link)
     for router in (embeddings.router, host_routes.router, host_routes.objects):
         app.include_router(router)
+    app.router.routes.append(mcp_route(link))
     return app
 
 

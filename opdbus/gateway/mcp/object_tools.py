@@ -1,0 +1,206 @@
+"""Tools about objects: show, list and similar."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from opdbus.gateway.daemon_link import DaemonLink
+from opdbus.gateway.mcp import change_rows
+from opdbus.gateway.mcp.answers import Result, Row, json_text, make_page, make_row
+from opdbus.gateway.mcp.questions import (
+    describe_unknown_fields,
+    find_object,
+    object_name,
+    read_offset,
+    read_time,
+)
+from opdbus.state import conditions
+
+# Rows of a page.
+Limit = Annotated[int, Field(ge=1, le=100)]
+# An object's name; also a short one.
+Name = Annotated[str, Field(description="plugin/kind/name, or short: sshd")]
+Conditions = Annotated[
+    str, Field(description="conditions: active_state=failed, used_percent>90, name~ssh")
+]
+# Fields of an object that follow from others or change nothing.
+_UNSHOWN: Final = frozenset(
+    "Plugin Kind Name Observed Declared Text Fingerprint VectorKey Distance".split()
+)
+# Declared fields of a hit that nothing observes, at most.
+_MOST_FIELDS: Final = 3
+
+
+class ObjectTools:
+    """Questions about objects, each a tool: its docstring is its description."""
+
+    def __init__(self, link: DaemonLink) -> None:
+        self._link = link
+
+    async def show(self, object: Name, at: str = "", cursor: str = "") -> Result:  # noqa: A002 -- the argument's name
+        """Show all fields of an object, observed and declared; `at` a time: 03:10, yesterday."""
+        client, offset = await self._link.client(), read_offset(cursor)
+        path, note = await find_object(client, object, past=bool(at))
+        if at:
+            found = await client.object_at(path, read_time(at))
+            sides = {side: found.get(side) or {} for side in ("observed", "declared")}
+            rest: Mapping[str, Any] = {"Source": found["source"]}
+        else:
+            shown = await client.show(path)
+            sides = {s.lower(): json.loads(shown[s] or "{}") for s in ("Observed", "Declared")}
+            rest = {key: value for key, value in shown.items() if key not in _UNSHOWN and value}
+        own = {key.lower(): value for key, value in _readable(rest)}
+        said = [f"{key} {_said(value)}" for key, value in own.items()]
+        rows = [
+            make_row("; ".join((object_name(path), *said)), object=object_name(path), **own),
+            *_field_rows(sides["observed"], sides["declared"]),
+        ]
+        return make_page(rows[offset:], note, offset, len(rows), len(rows))
+
+    async def list(
+        self,
+        where: Conditions = "",
+        plugin: str = "",
+        kind: str = "",
+        fields: Sequence[str] = (),
+        limit: Limit = 20,
+        cursor: str = "",
+    ) -> Result:
+        """List and count objects that meet conditions, with `fields` of each."""
+        client, offset = await self._link.client(), read_offset(cursor)
+        wanted = {"where": where, "plugin": plugin, "kind": kind}
+        wanted = {key: value for key, value in wanted.items() if value}
+        total, found = await client.page(wanted, offset, limit)
+        columns = [one.field for one in conditions.parse(where)] if where else []
+        columns = [*dict.fromkeys((*columns, *fields))]
+        own = {"plugin", "kind", "name"}
+        columns = [name for name in columns if name not in own]
+        objects = [path for path, *_ in found]
+        values = await client.values(objects, columns, marked=True) if columns else []
+        rows = []
+        for number, (_, *parts) in enumerate(found):
+            name = "/".join(parts)
+            row = dict(zip(columns, values[number] if columns else (), strict=True))
+            said = [f"{key}={_said(value)}" for key, value in row.items() if value is not None]
+            rows.append(make_row(" ".join((name, *said)), object=name, fields=row))
+        note = f"{total:,} objects" if total else "no object meets that"
+        if columns and not rows:
+            note += f"\n{await describe_unknown_fields(client, columns)}"
+        return make_page(rows, note.strip(), offset, limit, total)
+
+    async def similar(self, object: Name, limit: Limit = 8, cursor: str = "") -> Result:  # noqa: A002 -- as above
+        """Find the objects most like one, with what they have in common and what differs."""
+        client, offset = await self._link.client(), read_offset(cursor)
+        path, note = await find_object(client, object)
+        options = {"offset": offset, "explain": True}
+        rows = [*hit_rows(await client.similar(path, limit + 1, options))]
+        return make_page(rows, note or f"like {object_name(path)}", offset, limit)
+
+
+def status_rows(status: Mapping[str, Any]) -> list[Row]:
+    """Return the status as rows: what serves, how much there is, and what is wrong."""
+    plain = {key: value for key, value in status.items() if _is_plain(value)}
+    rows = [make_row(f"{key}: {value}", name=key, value=value) for key, value in plain.items()]
+    for name, state, *rest in status.get("Observers", ()):
+        said = [str(one) for one in rest if one]
+        rows.append(make_row(f"observer {name}: {state}", observer=name, state=state, more=said))
+    for name, count in status.get("Sources", ()):
+        rows.append(make_row(f"source {name}: {count} objects", source=name, objects=count))
+    return rows
+
+
+def drift_rows(drifts: Sequence[Sequence[Any]]) -> Iterator[Row]:
+    """Yield a row for each object of a drift report."""
+    for path, what, severity, since, _, fields in drifts:
+        parts = [
+            f"{name} declared {_json_said(one)}, observed {_json_said(other)}"
+            for name, one, other, _ in fields
+        ]
+        name = object_name(path)
+        sides = [
+            {"field": field, "declared": _parse(one), "observed": _parse(other)}
+            for field, one, other, _ in fields
+        ]
+        yield make_row(
+            f"{severity} {name}: {'; '.join(parts)}",
+            object=name,
+            severity=severity,
+            since=change_rows.format_time(int(since * 1_000_000)) if since else "",
+            **{"class": what, "fields": sides},
+        )
+
+
+def hit_rows(hits: Sequence[Sequence[Any]]) -> Iterator[Row]:
+    """Yield a row for each hit of a search, below the verdict if there is one."""
+    for path, score, details in hits:
+        name, text = object_name(path), str(details["snippet"])
+        if verdict := details.get("verdict", ""):
+            yield make_row(verdict, verdict=verdict)
+            if details.get("weak"):
+                continue
+        declared = {k: _parse(v) for k, v in details.get("declared", {}).items()}
+        # declared values that are observed otherwise
+        other = [key for key in details.get("observed", {}) if key in declared][:_MOST_FIELDS]
+        parts = [f"declared {key} {_said(declared[key])}" for key in other]
+        alike = details.get("why", {}).get("alike", {}) or details.get("alike", {})
+        common = [f"{field} {_json_said(value)}" for field, value in alike.get("fields", ())]
+        parts += [f"both {', '.join(common)}"] if common else []
+        differs = [
+            f"{field} {_json_said(there)}, not {_json_said(own)}"
+            for field, own, there in alike.get("differs", ())
+        ]
+        parts += [f"but {', '.join(differs)}"] if differs else []
+        said = "; ".join([f"{score:.2f} {name}: {text}", *parts])
+        yield make_row(said, object=name, score=round(score, 2))
+
+
+def _field_rows(observed: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a row for each field, with its declared value if that is other or alone."""
+    sides = dict(_leaves(observed)), dict(_leaves(declared))
+    for field in dict.fromkeys((*sides[0], *sides[1])):
+        seen, wanted = (side.get(field) for side in sides)
+        if field not in sides[0]:
+            yield make_row(f"{field}: declared {_said(wanted)}", field=field, declared=wanted)
+        elif field in sides[1] and wanted != seen:
+            text = f"{field}: {_said(seen)}, declared {_said(wanted)}"
+            yield make_row(text, field=field, value=seen, declared=wanted)
+        else:
+            yield make_row(f"{field}: {_said(seen)}", field=field, value=seen)
+
+
+def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted paths and values of all fields; lists are values."""
+    for key, one in value.items():
+        if isinstance(one, dict) and one:
+            yield from _leaves(one, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", one
+
+
+def _readable(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield an object's own properties, with times in words."""
+    for key, value in values.items():
+        is_time = key.endswith("At")
+        yield key, change_rows.format_time(value * 1_000_000) if is_time else value
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float) and value not in ("", 0)
+
+
+def _said(value: object) -> str:
+    """Return a value as text; one that is only declared says so."""
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("declared"):
+        mark, value = next(iter(value.items()))
+        return f"{mark} {_said(value)}"
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _json_said(text: str) -> str:
+    return _said(_parse(text)) if text else "none"
+
+
+def _parse(text: str) -> Any:  # noqa: ANN401 -- a value of JSON
+    return json.loads(text) if text else None
