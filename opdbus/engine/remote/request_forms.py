@@ -134,21 +134,37 @@ def _message(body: bytes) -> str:
 def forms(client: HttpClient, chosen: str, level: str, name: str) -> Iterator[Form]:
     """Yield the forms to try on a server, the likeliest first.
 
-    `chosen` is the model of the address, else all that the server lists are tried: those named as
-    the model `name` first, then those with the name of the level. Raises ServerUnreachable.
+    `chosen` is the model of the address; without it, those that the server lists are tried. Raises
+    ServerUnreachable.
     """
     base = client.path
     if base.endswith("/embed"):
         yield Form(base, "", is_openai=False)
         return
-    route = base if base.endswith("/embeddings") else f"{base.removesuffix('/v1')}/v1/embeddings"
-    models = [chosen] if chosen else _models(client, route.removesuffix("embeddings") + "models")
-    own = name.rpartition("/")[2].lower()
-    models.sort(key=lambda each: (own not in each.lower(), level not in each.lower()))
-    for model in models[:_MOST_MODELS] or [name]:
-        yield Form(route, model, is_openai=True)
-    if route != base:
+    routes = [f"{base}/v1/embeddings", f"{base}/embeddings"]
+    if base.endswith("/embeddings"):
+        routes = [base]
+    elif base.endswith("/v1"):
+        routes = routes[1:]
+    for route in routes:
+        models = (
+            [chosen] if chosen else _models(client, f"{route.removesuffix('embeddings')}models")
+        )
+        for model in _likeliest(models, name, level)[:_MOST_MODELS] or [name]:
+            yield Form(route, model, is_openai=True)
+    if routes[-1] != base:
         yield Form(f"{base}/embed", "", is_openai=False)
+
+
+def _likeliest(models: Sequence[str], name: str, level: str) -> list[str]:
+    """Return the models with the name of the level's model, else of the level, else all.
+
+    A server may load a model when it is asked for it.
+    """
+    for part in (name.rpartition("/")[2].lower(), level):
+        if found := [model for model in models if part in model.lower()]:
+            return found
+    return list(models)
 
 
 def _models(client: HttpClient, path: str) -> list[str]:
