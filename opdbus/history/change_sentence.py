@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus.history import jobs
 from opdbus.language.object_text import DESCRIBING, VOLATILE
+from opdbus.platform.accounts import ADMINISTRATORS
 from opdbus.state.fields import split
 from opdbus.state.object import FILE
 from opdbus.state.secret_text import REDACTED
@@ -38,8 +39,6 @@ _COMINGS: Final = {
     "module": ("loaded", "unloaded"),
     **dict.fromkeys(("pci", "usb", "block"), ("plugged in", "unplugged")),
 }
-# Members may become root by sudo or su. Members of adm may only read logs.
-ADMINISTRATORS: Final = frozenset({"sudo", "wheel", "admin"})
 # The field with the members of a group or the groups of an account.
 _MEMBERSHIPS: Final = {"group": "members", "account": "groups"}
 # Events by the state that an object enters.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from getopt import GetoptError, gnu_getopt
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.platform.accounts import user_name
+from opdbus.platform.accounts import is_administrator, user_name
 from opdbus.state.redact import redact_text
 
 # SD_MESSAGE_UNIT_FAILURE_RESULT of sd-messages.h
@@ -166,8 +166,16 @@ def clean(text: str, most: int = MAX_TEXT) -> str:
     return escape(redact_text(text), most)
 
 
-def parse_event(entry: Entry, name_of: Callable[[int], str] = user_name) -> Event | None:
-    """Return what an entry says; None if it is about nothing of this, or cannot be believed."""
+def parse_event(
+    entry: Entry,
+    name_of: Callable[[int], str] = user_name,
+    may_be_root: Callable[[int], bool] = is_administrator,
+) -> Event | None:
+    """Return what an entry says; None if it is about nothing of this, or cannot be believed.
+
+    A process that has ended when journald looks at it has no program there. An administrator is
+    believed all the same: who may become root has no need to make up that it did.
+    """
     fields = entry.fields
     if fields.get("MESSAGE_ID") == FAILED and fields.get("_PID") == "1" and "UNIT" in fields:
         result = clean(fields.get("UNIT_RESULT", ""), 40)
@@ -180,7 +188,8 @@ def parse_event(entry: Entry, name_of: Callable[[int], str] = user_name) -> Even
         # a session or a caller may hold the permission on: of one command nobody knows its end
         return ActStarted(f"{entry.key} {entry.at}", act) if act else None
     program = fields.get("SYSLOG_IDENTIFIER", "")
-    if entry.uid and not _is_program(fields.get("_EXE", ""), program):
+    is_known = _is_program(fields.get("_EXE", ""), program)
+    if entry.uid and not is_known and ("_EXE" in fields or not may_be_root(entry.uid)):
         return None
     event = _PARSERS[program](entry, name_of) if program in _PARSERS else None
     user = _user_of(event)

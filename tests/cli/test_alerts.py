@@ -286,7 +286,10 @@ async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path) -> None:
     change = {**STOPPED, "seq": 3, "cause": "job:9 stop"}
     # in the future, as before a clock was set back: it waits no longer for that
     drift = {**DRIFT, "seq": 4, "cause": "job:9 stop", "object": "/x", "at": 1 << 52}
+    drift["fields"] = STOPPED["fields"]
     other = {**change, "seq": 2, "by": "eve with su"}
+    # a newer change of the same cause, but of a field that does not drift
+    newer = {**change, "fields": [["user", '"a"', '"b"']], "by": "alice with sudo vi"}
 
     class Drifted(History):
         """The changes of an object that drifts, one of which is explained when it is read again."""
@@ -298,7 +301,7 @@ async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path) -> None:
         async def changes(self, wanted: dict[str, Any], _limit: int) -> list[dict[str, Any]]:
             """Return them, the newest first."""
             assert wanted == {"object": "/x", "below": 5}
-            found = [drift, {**FAILED, "seq": 4}, {**change}, other]
+            found = [drift, {**FAILED, "seq": 4}, newer, {**change}, other]
             change["by"] = "bob with sudo halt"
             delivery.news.set()
             return found

@@ -48,10 +48,13 @@ def row(message: object, program: str = "sudo", **fields: str) -> dict[str, Any]
 
 
 def parsed(message: object, program: str = "sudo", **fields: str) -> journal_lines.Event | None:
-    """Parse an entry on a host where bob is user 1000."""
+    """Parse an entry on a host where bob, an administrator, is user 1000."""
     entry = journal_lines.read_entry(json.dumps(row(message, program, **fields)).encode())
     assert entry
-    return journal_lines.parse_event(entry, lambda uid: {0: "root", 1000: "bob"}.get(uid, str(uid)))
+    names = {0: "root", 1000: "bob", 1001: "carol"}
+    return journal_lines.parse_event(
+        entry, lambda uid: names.get(uid, str(uid)), lambda uid: uid in {0, 1000}
+    )
 
 
 def started(
@@ -98,6 +101,11 @@ SAID: list[tuple[str, str, dict[str, str], object]] = [
      "sshd-session", {}, RootLoggedIn(KEY, "10.0.0.5")),
     ("Accepted password for root from fe80::1%eth0 port 5022 ssh2", "sshd", {},
      RootLoggedIn(KEY, "fe80::1%eth0")),
+    # a process that had ended when journald looked: of an administrator about itself
+    (SUDO, "sudo", {"_UID": "1000"}, started("bob", "sudo", STOP, "/")),
+    (SUDO.replace("bob", "alice"), "sudo", {"_UID": "1000"}, None),
+    (SUDO.replace("bob", "carol"), "sudo", {"_UID": "1001"}, None),
+    ("pam_unix(sudo:session): session closed for user root", "sudo", {"_UID": "1001"}, None),
     # not root, and not allowed to be root
     ("Accepted publickey for bob from 10.0.0.5 port 5022 ssh2", "sshd", {}, None),
     (SUDO.replace("USER=root", "USER=postgres"), "sudo", {}, None),

@@ -10,7 +10,8 @@
 # BASE:   another root whose files it has instead of this machine's.
 #
 # Nothing of what is written inside reaches this machine's disk or kernel: files go to memory, and
-# the kernel's settings are read-only.
+# the kernel's settings are read-only. Nor does its clock, which has no namespace: the first time zone
+# that anybody sets after the kernel's start moves it.
 set -eu
 outside=$1 bus=$2 layer=${3:-} base=${4:-/}
 code=$(cd "$(dirname "$0")/../.." && pwd)
@@ -102,4 +103,5 @@ umount -l mnt/outside
 mount --make-rshared /
 exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin container=op-dbus-tests \
     NOTIFY_SOCKET=/run/host/notify \
+    setpriv --bounding-set=-sys_time \
     /lib/systemd/systemd --system --unit=op-dbus-tests.target

@@ -16,12 +16,16 @@ from system.host import PATIENCE_SECONDS, Host
 
 @pytest.mark.each_bus
 def test_process_one_is_systemd(host: Host) -> None:
-    """It booted whole, has a bus, and shares no network and no kernel setting with us."""
+    """It booted whole, has a bus, and shares no network, clock and kernel setting with us."""
     assert host.ask("cat", "/proc/1/comm") == "systemd"
     assert host.ask("systemctl", "--failed", "--quiet", "--no-legend") == ""
     assert host.ask("systemctl", "is-active", "dbus.service") == "active"
     assert host.ask("ls", "/sys/class/net") == "lo"
     assert host.run("sh", "-c", "echo x >/proc/sys/kernel/hostname").returncode != 0
+    # what enters from outside could still set it
+    set_now = 'date --set "$(date --rfc-3339=seconds)"'
+    done = host.run("systemd-run", "--wait", "--pipe", "--quiet", "sh", "-c", set_now)
+    assert "cannot set date: Operation not permitted" in done.stderr
 
 
 @pytest.fixture

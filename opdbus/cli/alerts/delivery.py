@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +20,7 @@ from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbu
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, pauses
 from opdbus.settings.parsing import decimal
-from opdbus.wording.change_words import is_declaration, plural
+from opdbus.wording.change_words import PRESENCE, is_declaration, plural
 
 # Pauses before an alert is given again to an executable that failed.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 900.0)
@@ -236,15 +235,16 @@ class Delivery:
         if alert.kind == "drift":
             wanted = {"object": row["object"], "below": number + 1}
         rows = await self._setting.client.changes(wanted, _ROWS_BEFORE)
-        same = (
+        same = [
             one
             for one in rows
             if one["cause"] == row["cause"]
             and one["what"] in WHATS["change"]
             and not is_declaration(one)
-        )
+        ]
+        fitting = [one for one in same if _is_of_fields(one, row)]
         of_row = [one for one in rows if one["seq"] == number]
-        found = [*of_row, *islice(same, 1)]
+        found = [*of_row, *(fitting or same)[:1]]
         return {key: one[key] for one in found for key in OF_JOURNAL if key in one}
 
     async def _deliver(self, alert: Alert, text: str) -> None:
@@ -319,3 +319,11 @@ async def run_executable(path: Path, text: str, seconds: float) -> str:
     if code and code < 0:
         return f"signal {-code} ended it"
     return f"its exit code was {code}" if code else ""
+
+
+def _is_of_fields(change: Row, drift: Row) -> bool:
+    """Return whether a change is of a field that drifts, or made the object appear or go."""
+    drifting = {path for path, *_ in drift["fields"]}
+    if PRESENCE in drifting:
+        return change["what"] in {"appeared", "gone"}
+    return not drifting.isdisjoint(path for path, *_ in change["fields"])

@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from opdbus.history.change_sentence import ADMINISTRATORS
 from opdbus.observe.core.file_reading import changed_at, in_thread, text_of
 from opdbus.observe.core.report import MAX_OBJECTS, Absent, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.platform import name_lists
+from opdbus.platform.accounts import ADMINISTRATORS
 from opdbus.platform.lines import C_SPACES, split_lines, split_words, strip_blanks
 from opdbus.state.object import Json
 from opdbus.state.watch import changes
