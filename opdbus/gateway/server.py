@@ -19,16 +19,12 @@ from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.guard import Access, Guard
 from opdbus.gateway.http_connection import HttpConnection
 from opdbus.gateway.http_errors import add_error_answers
-<<<<<<< HEAD
 from opdbus.gateway.http_limits import Limits
 from opdbus.gateway.http_metrics import Counters, metrics_app
 from opdbus.gateway.mcp.mcp_route import mcp_route
+from opdbus.gateway.page import routes as page
 from opdbus.gateway.web_config import BasicAuth, WebConfig
 from opdbus.platform.tasks import cancel, signals
-=======
-from opdbus.gateway.page import routes as page
-from opdbus.platform.tasks import signals
->>>>>>> 8cfe4567 (gateway/page: a page for a browser, and a link to it that works once)
 from opdbus.systemd.notify import Systemd
 
 if TYPE_CHECKING:
