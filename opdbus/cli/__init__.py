@@ -48,6 +48,6 @@ def modules() -> Sequence[ModuleType]:
     """
     names = (
         "local status top drifting declaring find_objects show_insight mapping show_history alerts"
-        " proving facts changing models measure_engine gateway gateway.mcp gateway.page"
+        " proving facts changing models measure_engine gateway gateway.mcp gateway.open_page"
     )
     return [import_module(f"opdbus.cli.{name}") for name in names.split()]

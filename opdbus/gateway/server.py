@@ -22,7 +22,7 @@ from opdbus.gateway.http_errors import add_error_answers
 from opdbus.gateway.http_limits import Limits
 from opdbus.gateway.http_metrics import Counters, metrics_app
 from opdbus.gateway.mcp.mcp_route import mcp_route
-from opdbus.gateway.page import routes as page
+from opdbus.gateway.page import page_routes as page
 from opdbus.gateway.web_config import BasicAuth, WebConfig
 from opdbus.platform.tasks import cancel, signals
 from opdbus.systemd.notify import Systemd
@@ -35,6 +35,13 @@ log = structlog.get_logger()
 READ: Final = "http"
 WRITE: Final = "write"
 METRICS: Final = "metrics"
+_READING: Final = (
+    embeddings.router,
+    host_routes.router,
+    host_routes.objects,
+    change_stream.router,
+    page.router,
+)
 _LIMITS: Final = Limits()
 # Seconds between two looks at the clock, for the header `Date`.
 _TICK_SECONDS: Final = 1.0
@@ -72,7 +79,7 @@ class Options:
 def read_app(link: DaemonLink) -> FastAPI:
     """Return the application of the reading socket."""
     app = _new_app(link)
-    for router in (embeddings.router, host_routes.router, host_routes.objects, page.router):
+    for router in _READING:
         app.include_router(router)
     app.router.routes.append(mcp_route(link))
     return app

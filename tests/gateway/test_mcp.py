@@ -23,8 +23,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 
 from opdbus.gateway.mcp import bounded
-from opdbus.gateway.mcp.answers import estimate_tokens
 from opdbus.gateway.mcp.host_text import BEGIN, END, clean, clean_value
+from opdbus.gateway.mcp.tool_answers import estimate_tokens
 
 ERAS = ("auto", "legacy")
 TOOLS = "ask show list changes around drift similar status".split()

@@ -11,8 +11,8 @@ from mcp.types import CallToolResult, TextContent
 from harness.running import Running
 from opdbus import client as bus_client
 from opdbus.gateway.daemon_link import DaemonLink
-from opdbus.gateway.mcp.answers import json_text
 from opdbus.gateway.mcp.mcp_server import make_server
+from opdbus.gateway.mcp.tool_answers import json_text
 
 SOURCE = "fleet"
 # The text of a unit that wants to command an assistant, and to leave its marks.

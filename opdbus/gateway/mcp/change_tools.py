@@ -11,10 +11,10 @@ from opdbus.client import Client
 from opdbus.errors import NotKept
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp import change_rows
-from opdbus.gateway.mcp.answers import Result, count_fitting, make_page, make_result
 from opdbus.gateway.mcp.host_text import clean, mark, shorten
 from opdbus.gateway.mcp.object_tools import Limit, drift_rows, status_rows
 from opdbus.gateway.mcp.questions import find_object, read_offset, read_time
+from opdbus.gateway.mcp.tool_answers import Result, count_fitting, make_page, make_result
 from opdbus.platform import timestamps
 from opdbus.wording.change_lines import group_into_lines
 

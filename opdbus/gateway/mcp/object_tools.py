@@ -8,7 +8,6 @@ from pydantic import Field
 
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp import change_rows
-from opdbus.gateway.mcp.answers import Result, Row, json_text, make_page, make_row
 from opdbus.gateway.mcp.questions import (
     describe_unknown_fields,
     find_object,
@@ -16,6 +15,7 @@ from opdbus.gateway.mcp.questions import (
     read_offset,
     read_time,
 )
+from opdbus.gateway.mcp.tool_answers import Result, Row, json_text, make_page, make_row
 from opdbus.state import conditions
 
 # Rows of a page.
