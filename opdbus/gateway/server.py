@@ -72,7 +72,13 @@ class Options:
 def read_app(link: DaemonLink) -> FastAPI:
     """Return the application of the reading socket."""
     app = _new_app(link)
-    for router in (embeddings.router, host_routes.router, host_routes.objects, page.router):
+    for router in (
+        embeddings.router,
+        change_stream.router,
+        host_routes.router,
+        host_routes.objects,
+        page.router,
+    ):
         app.include_router(router)
     app.router.routes.append(mcp_route(link))
     return app
