@@ -40,6 +40,12 @@ ATTACKS = {
     "oversized bodies": (8, POST + b"Content-Length: 99999999999\r\n\r\n", b"x" * 65536, 0.0),
     "header floods": (8, GET, b"X-Flood: " + b"x" * 4000 + b"\r\n", 0.0),
     "deep JSON": (8, POST + b"Content-Length: 1000000\r\n\r\n" + b"[" * 1_000_000, b"", 0.01),
+    "JSON of small objects": (
+        8,
+        POST + b"Content-Length: 15000010\r\n\r\n" + b'{"input":[' + b"{}," * 5_000_000,
+        b"",
+        0.01,
+    ),
     "path tricks": (8, b"", b"GET /..%2f%00 HTTP/1.1\r\nHost: x\r\n\r\n", 0.01),
     "clients that do not read": (50, b"", (GET + b"\r\n") * 100, 0.0),
 }

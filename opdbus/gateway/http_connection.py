@@ -74,8 +74,16 @@ class HttpConnection(H11Protocol):
         if self._deadline and not is_partial:
             self._deadline.cancel()
             self._deadline = None
-        elif is_partial and not self._deadline and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if is_partial and not self._deadline:
             self._deadline = self.loop.call_later(self.limits.header_seconds, self._end_slow)
+
+        elif self.is_idle and not is_partial and not self.timeout_keep_alive_task:
+            # what came was the rest of a body, which ended the time that was running
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP request, with the status that h11 gives its fault."""

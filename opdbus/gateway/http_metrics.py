@@ -56,6 +56,7 @@ class Counters:
             f"{_GATEWAY}streams", "Open streams of server-sent events", registry=self.registry
         )
         self.last_fault = ""
+        self.on_fault: Callable[[], None] = _ignore
 
     @contextmanager
     def watch(self, listener: str, scope: Scope) -> Iterator[Callable[[Message], None]]:
@@ -85,11 +86,16 @@ class Counters:
                 self._seconds.labels(route).observe(spent, _exemplar(scope))
             if status >= 500:
                 self.last_fault = f"{scope['method']} {route} was answered {status}"
+                self.on_fault()
 
     def count_connections(self, count: Callable[[], int]) -> None:
         """Add the number of open connections."""
         gauge = Gauge(f"{_GATEWAY}connections", "Open connections", registry=self.registry)
         gauge.set_function(count)
+
+
+def _ignore() -> None:
+    """Report no fault."""
 
 
 def metrics_app(link: DaemonLink, counters: Counters) -> Starlette:

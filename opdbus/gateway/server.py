@@ -111,6 +111,7 @@ async def serve(options: Options, listeners: Sequence[Listener], service: System
         ended = [asyncio.create_task(work) for work in (stopped.wait(), service.ping_watchdog())]
         service.describe = lambda: _describe(listeners, counters)
         service.ready()
+        counters.on_fault = service.renew
         await asyncio.wait([*tasks, *ended], return_when=asyncio.FIRST_COMPLETED)
         service.stopping()
         link.is_ending.set()

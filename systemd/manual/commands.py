@@ -55,6 +55,18 @@ _FILES = (
         "The rules of alerts, and the executables that op-dbus-notify.service runs for them.",
     ),
     (
+        "/run/op-dbus-gateway/http.sock, /run/op-dbus-gateway/write.sock",
+        "The sockets of the HTTP gateway: `systemctl enable --now op-dbus-gateway.socket`.",
+    ),
+    (
+        "/etc/credstore/op-dbus.http-token",
+        "The token that clients of the gateway send over TCP.",
+    ),
+    (
+        "/etc/op-dbus-gateway",
+        "The web configuration of the gateway's metrics, and its certificates.",
+    ),
+    (
         "/var/lib/op-dbus",
         "The service's database, the graphs built from the models, and the models of root.",
     ),

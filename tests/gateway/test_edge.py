@@ -177,6 +177,18 @@ def test_bodies_that_come_slowly_end(limited: Gateway, head: bytes) -> None:
     assert limited.is_served()
 
 
+def test_an_idle_connection_ends_whatever_was_sent(served: Running, tmp_path: Path) -> None:
+    """Close a connection without a request in time, also after a body that nobody waited for."""
+    with Gateway(served, tmp_path, limits={"idle_seconds": 1}) as gateway:
+        with gateway.connect() as own:
+            own.sendall(request("/nothing", "POST", "Content-Length: 4"))
+            assert status(receive(own)) in {404, 405}
+            own.sendall(b"rest")
+            assert own.recv(1) == b""
+        assert gateway.is_served()
+        assert gateway.stop() == 0
+
+
 def test_a_client_that_does_not_read_is_dropped(limited: Gateway) -> None:
     """Close the connection of a client that leaves its answers unread."""
     with limited.connect() as own:
