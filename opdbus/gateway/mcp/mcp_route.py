@@ -23,7 +23,7 @@ _BODY_BYTES: Final = 1 << 20
 
 def mcp_route(link: DaemonLink) -> Route:
     """Return the route; hosts, origins and tokens are the gateway's guard's to check."""
-    endpoint = McpEndpoint(partial(_load_server, link))
+    endpoint = McpEndpoint(partial(_load_server, link), link.is_ending)
     return Route("/mcp", endpoint=endpoint, methods=["GET", "POST", "DELETE"])
 
 
@@ -40,8 +40,9 @@ def _load_server(link: DaemonLink) -> "MCPServer[Any]":
 class McpEndpoint:
     """An ASGI application; its server is loaded on a thread by the first request."""
 
-    def __init__(self, load: "Callable[[], MCPServer[Any]]") -> None:
+    def __init__(self, load: "Callable[[], MCPServer[Any]]", is_ending: asyncio.Event) -> None:
         self._load = load
+        self._is_ending = is_ending
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -68,4 +69,4 @@ class McpEndpoint:
         )
         async with server.session_manager.run():
             ready.set_result(server.session_manager)
-            await asyncio.get_running_loop().create_future()
+            await self._is_ending.wait()
