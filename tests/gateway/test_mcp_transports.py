@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,10 +15,11 @@ import httpx
 import httpx2
 import pytest
 from harness.assistants import publish, text_of
-from harness.gateways import Gateway
-from harness.running import Running, environment
+from harness.gateways import TOKEN, Gateway
+from harness.running import Bus, Running, environment
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
 
 ERAS = ("auto", "legacy")
 QUESTION = {"question": "which network is for guests"}
@@ -132,3 +136,79 @@ def test_without_the_sdk_the_command_says_so(served: Running) -> None:
     code_, errors = asyncio.run(work())
     assert code_ == 2, errors
     assert b"pip install 'op-dbus[mcp]'" in errors
+
+
+def test_tcp_needs_a_token_and_a_name_of_ours(served: Running, tmp_path: Path) -> None:
+    """Serve a configured listener with its token; refuse foreign hosts and origins."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    listen = ("--listen", "127.0.0.1:0")
+    with Gateway(served, tmp_path, *listen, HTTP_TOKEN_FILE=token) as gateway:
+        url = f"http://127.0.0.1:{gateway.port('http')}/mcp"
+
+        async def work() -> str:
+            headers = {"authorization": f"Bearer {TOKEN}"}
+            async with (
+                httpx2.AsyncClient(headers=headers, timeout=60) as http,
+                Client(streamable_http_client(url, http_client=http)) as client,
+            ):
+                return text_of(await client.call_tool("ask", QUESTION))
+
+        assert WLAN in asyncio.run(work())
+        own = {"authorization": f"Bearer {TOKEN}"}
+        for more, status in (
+            ({"host": "evil.example"}, 421),
+            ({"origin": "http://evil.example"}, 403),
+            ({"authorization": "Bearer wrong"}, 401),
+        ):
+            assert httpx.post(url, json={}, headers={**own, **more}).status_code == status
+
+
+def test_a_stopped_daemon_and_its_return(tmp_path: Path) -> None:
+    """Answer while the daemon stands still, is gone, and is back, by one and the same server."""
+    bus = Bus()
+    with Running(tmp_path, bus.address, VECTOR_LEVEL="none") as daemon:
+        program = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "opdbus", "mcp"],
+            env=environment(bus.address, daemon.state_dir, {}),
+        )
+
+        async def work() -> None:
+            async with Client(program) as client:
+                daemon.send(signal.SIGSTOP)
+                began = time.monotonic()
+                answer = await client.call_tool("status", {})
+                assert time.monotonic() - began < 30
+                assert "kill -CONT" in text_of(answer)
+                daemon.send(signal.SIGCONT)
+                assert not (await client.call_tool("status", {})).is_error
+                daemon.kill()
+                gone = await client.call_tool("status", {})
+                assert "op-dbus is not running" in text_of(gone)
+                daemon.start()
+                await asyncio.to_thread(daemon.vectorized)
+                assert not (await client.call_tool("status", {})).is_error
+
+        daemon.vectorized()
+        asyncio.run(work())
+    bus.kill()
+
+
+def test_gateway_ends_while_an_assistant_listens(served: Running, tmp_path: Path) -> None:
+    """End on SIGTERM though a stream is open."""
+    with Gateway(served, tmp_path) as gateway:
+
+        async def work() -> None:
+            uris = ["opdbus://status"]
+            async with (
+                over_http(gateway, "auto") as client,
+                client.listen(resource_subscriptions=uris) as stream,
+            ):
+                code = asyncio.create_task(asyncio.to_thread(gateway.stop))
+                with anyio.fail_after(60), pytest.raises((SubscriptionLost, StopAsyncIteration)):
+                    await anext(stream)
+                assert await code == 0
+
+        asyncio.run(work())
