@@ -1,8 +1,9 @@
 """Route `/mcp`: the MCP server over streamable HTTP, made by the first request."""
 
 import asyncio
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -11,6 +12,7 @@ from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.http_errors import HttpError
 
 if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 # Sessions of clients of 2025, and seconds after which an idle one ends.
@@ -21,14 +23,26 @@ _BODY_BYTES: Final = 1 << 20
 
 def mcp_route(link: DaemonLink) -> Route:
     """Return the route; hosts, origins and tokens are the gateway's guard's to check."""
-    return Route("/mcp", endpoint=McpEndpoint(link), methods=["GET", "POST", "DELETE"])
+    endpoint = McpEndpoint(partial(_load_server, link), link.is_ending)
+    return Route("/mcp", endpoint=endpoint, methods=["GET", "POST", "DELETE"])
+
+
+def _load_server(link: DaemonLink) -> "MCPServer[Any]":
+    """Load the SDK and return the server; raises HttpError where the SDK is not installed."""
+    try:
+        from opdbus.gateway.mcp.mcp_server import make_server
+    except ModuleNotFoundError as error:
+        reason = f"/mcp needs the MCP SDK: `pip install 'op-dbus[mcp]'` ({error})"
+        raise HttpError(501, reason) from None
+    return make_server(link)
 
 
 class McpEndpoint:
-    """An ASGI application; the SDK is loaded on a thread when it is asked first."""
+    """An ASGI application; its server is loaded on a thread by the first request."""
 
-    def __init__(self, link: DaemonLink) -> None:
-        self._link = link
+    def __init__(self, load: "Callable[[], MCPServer[Any]]", is_ending: asyncio.Event) -> None:
+        self._load = load
+        self._is_ending = is_ending
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -43,12 +57,10 @@ class McpEndpoint:
     async def _serve(self, ready: "asyncio.Future[StreamableHTTPSessionManager]") -> None:
         """Keep the sessions until the gateway ends."""
         try:
-            module = await asyncio.to_thread(import_module, "opdbus.gateway.mcp.mcp_server")
-        except ImportError as error:
-            reason = f"/mcp needs the MCP SDK: `pip install 'op-dbus[mcp]'` ({error})"
-            ready.set_exception(HttpError(501, reason))
+            server = await asyncio.to_thread(self._load)
+        except HttpError as error:
+            ready.set_exception(error)
             return
-        server = module.make_server(self._link)
         server.streamable_http_app(
             host="",
             max_sessions=_MOST_SESSIONS,
@@ -57,4 +69,4 @@ class McpEndpoint:
         )
         async with server.session_manager.run():
             ready.set_result(server.session_manager)
-            await asyncio.get_running_loop().create_future()
+            await self._is_ending.wait()

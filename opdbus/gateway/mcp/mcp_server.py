@@ -60,11 +60,7 @@ def make_server(link: DaemonLink) -> MCPServer[Any]:
     )
     add_resources(server, objects, changes)
     add_prompts(server)
-    own = server._lowlevel_server
-    own.add_request_handler("resources/subscribe", SubscribeRequestParams, updates.add_address)
-    own.add_request_handler(
-        "resources/unsubscribe", UnsubscribeRequestParams, updates.remove_address
-    )
+    serve_addresses(server, updates)
     return server
 
 
@@ -74,3 +70,12 @@ def _make_tool(question: Callable[..., Awaitable[CallToolResult]]) -> Tool:
     tool = Tool.from_function(bound(question), description=description, annotations=_ANNOTATIONS)
     drop_titles(tool.parameters)
     return tool
+
+
+def serve_addresses(server: MCPServer[Any], updates: ResourceUpdates) -> None:
+    """Let clients of 2025 subscribe to single resources."""
+    own = server._lowlevel_server
+    own.add_request_handler("resources/subscribe", SubscribeRequestParams, updates.add_address)
+    own.add_request_handler(
+        "resources/unsubscribe", UnsubscribeRequestParams, updates.remove_address
+    )
