@@ -164,7 +164,9 @@ def describe_serving(values: Mapping[str, Any]) -> dict[str, Any]:
 def describe_proof(proof: Mapping[str, Any]) -> str:
     """Return the nodes of the proof, and the deviation of its vectors from the reference."""
     counts = {name.removesuffix(_RUNTIME): count for name, count in proof["nodes"].items()}
-    nodes = ", ".join(f"{count} nodes on {name}" for name, count in counts.items())
+    # a route of a server has no nodes
+    kinds = {name: "known texts at" if "/" in name else "nodes on" for name in counts}
+    nodes = ", ".join(f"{count} {kinds[name]} {name}" for name, count in counts.items())
     if proof["precision"] == "fp32":
         off, limit = proof["max_deviation"], proof["tolerance"]
         return f"{nodes}, vectors off by {off:.0e} (limit {limit:.0e})"

@@ -497,6 +497,15 @@ def test_a_dropped_server_comes_back(known: KnownTexts, model: Model) -> None:
         assert one.asked
 
 
+def test_a_server_that_asks_back_is_dropped(known: KnownTexts, server: EmbeddingServer) -> None:
+    """Notice at once that texts come back, as from the gateway of this very daemon."""
+    pool = proven(known, server)
+    server.lie = lambda texts, _vectors: pool.run(texts)
+    with pytest.raises(ProofFailed, match="the server asks this daemon for the vectors"):
+        # a short known text that comes back may be a user's
+        pool.run(TEXTS * 2)
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_asked_again(
     known: KnownTexts, server: EmbeddingServer, status: int

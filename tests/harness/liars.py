@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from opdbus.engine.tokenizer import LibraryTokenizer
 from opdbus.models import reference, weights
 from opdbus.models.folder import Model
-
-if TYPE_CHECKING:
-    import socket
 
 Vectors = np.ndarray[Any, Any]
 Lie = Callable[[list[str], Vectors], Vectors]
@@ -70,7 +69,9 @@ class EmbeddingServer:
         self._http.server_close()
         with self._lock:
             for own in self._http.connections:
-                own.close()
+                with suppress(OSError):
+                    # its thread then closes it
+                    own.shutdown(socket.SHUT_RDWR)
 
     @property
     def texts(self) -> list[str]:

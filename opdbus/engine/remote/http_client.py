@@ -7,7 +7,7 @@ import http.client
 import socket
 import ssl
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -140,13 +140,13 @@ class HttpClient:
             self._connect(connection)
             timer.start()
             connection.request("POST" if body else "GET", path or "/", body, self._headers)
-            response = connection.getresponse()
-            data = response.read(most_bytes + 1)
-            if len(data) > most_bytes:
-                raise ProviderError(f"{self.url} answered with more than {most_bytes} bytes")
-            if response.length:
-                raise http.client.IncompleteRead(data, response.length)
-            is_kept = response.isclosed() and not response.will_close and not late.is_set()
+            with closing(connection.getresponse()) as response:
+                data = response.read(most_bytes + 1)
+                if len(data) > most_bytes:
+                    raise ProviderError(f"{self.url} answered with more than {most_bytes} bytes")
+                if response.length:
+                    raise http.client.IncompleteRead(data, response.length)
+            is_kept = not response.will_close and not late.is_set()
             return Answer(response.status, _seconds(response.getheader("Retry-After")), data)
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():

@@ -8,6 +8,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
@@ -35,11 +36,13 @@ _SIGNS: Final = "abcdefghijklmnopqrstuvwxyz0123456789.-/é"
 _EVERY: Final = 20
 # Known texts from which those of a small batch are drawn: the shortest ones.
 _SHORT: Final = 12
+# Characters of a text that is no question of a user's.
+_UNMISTAKABLE: Final = 24
 
 _random: Final = SystemRandom()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KnownTexts:
     """Texts, shortest first, and their right vectors (texts, dimension); of the empty text too.
 
@@ -54,6 +57,11 @@ class KnownTexts:
     def dimension(self) -> int:
         """The length of every vector."""
         return len(self.empty)
+
+    @cached_property
+    def unmistakable(self) -> frozenset[str]:
+        """The texts that nobody else would ask for; a word alone somebody might."""
+        return frozenset(text for text in self.texts if len(text) >= _UNMISTAKABLE)
 
     def draw(self, count: int) -> list[int]:
         """Draw the numbers of known texts to send with a batch of `count` texts."""

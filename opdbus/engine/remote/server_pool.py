@@ -328,6 +328,14 @@ class ServerPool:
 
         An empty text is not sent, since many servers refuse it.
         """
+        if not self._known.unmistakable.isdisjoint(texts):
+            # a known text came back, as when a host is given its own gateway, or two each other's
+            loop = ProofFailed(
+                "the server asks this daemon for the vectors: name one that computes them itself"
+            )
+            for server in self._proven:
+                self._drop(server, loop)
+            raise loop
         vectors = np.tile(self._known.empty, (len(texts), 1))
         sent = [number for number, text in enumerate(texts) if text]
         if sent:
