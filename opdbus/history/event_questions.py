@@ -105,6 +105,17 @@ def share(wanted: Sequence[Happenings], sentence: str) -> float:
     return sum(met) / len(met) if met else 0.0
 
 
+def undoes(later: str, sentence: str) -> bool:
+    """Return whether the opposite of an event of a sentence happened in a later one's."""
+    return _has_opposite(sentence, later) or _has_opposite(later, sentence)
+
+
+def _has_opposite(one: str, other: str) -> bool:
+    """Return whether a sentence has the opposite of an event of another one, by the table."""
+    events = [_bits().get(event, 0) for event in happened(one)]
+    return share([_opposite(bits) for bits in events if _opposite(bits) != bits], other) > 0
+
+
 def _bits_of(events: Iterable[str]) -> Happenings:
     return reduce(or_, (_bits().get(event, 0) for event in events), 0)
 

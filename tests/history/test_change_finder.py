@@ -38,6 +38,8 @@ _PLUGINS = {
     "sysctl": "kernel",
     "listener": "net",
 }
+ON = {"active_state": "active", "unit_file_state": "enabled"}
+OFF = {"active_state": "inactive", "unit_file_state": "disabled"}
 SHOP = {"description": "Web server of the shop"}
 WEB = SHOP | {"package": "shopd"}
 
@@ -208,6 +210,30 @@ async def test_what_never_happened_is_said_to_be_so(day: Day) -> None:
     ):
         with pytest.raises(CallerError, match=said):
             await day.finder.before(event, Filter(), 9)
+
+
+@on_a_day()
+async def test_what_is_no_longer_so_is_not_so_again(day: Day) -> None:
+    """Ask for what is not so any more: what was undone later, or never happened, is left out."""
+    for name in ("back", "over"):
+        await day.see("unit", f"{name}.service", **ON)
+        await day.see("unit", f"{name}.service", **OFF)
+        await day.see("package", name, version="1")
+        await day.see("package", name)
+    await day.see("unit", "back.service", **ON)
+    await day.see("package", "back", version="1")
+    for question in (
+        "what no longer starts at boot?",
+        "which services are no longer running?",
+        "which services are not running any more?",
+    ):
+        assert names(await day.finder.about(question, Filter(), 9)) == ["over.service"]
+    found = await day.finder.about("which packages are no longer installed?", Filter(), 9)
+    assert names(found) == ["over"]
+    both = await day.finder.about("which services were stopped?", Filter(), 9)
+    assert set(names(both)) == {"back.service", "over.service"}
+    for question in ("was anything unmasked?", "which service is no longer mounted?"):
+        assert await day.finder.about(question, Filter(), 9) == []
 
 
 @on_a_day()

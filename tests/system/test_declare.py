@@ -44,6 +44,10 @@ def _drifting(host: Host) -> set[str]:
     return {row["name"] for row in json.loads(host.ask("op-dbus", "drift", "--json"))["drifts"]}
 
 
+def _drift(host: Host) -> str:
+    return " ".join(host.ask("op-dbus", "drift").split())
+
+
 @needs_dpkg
 def test_a_declared_host_drifts_in_what_is_changed(host: Host, as_it_should_be: Service) -> None:
     """Declare a whole host: nothing drifts, then each change is named, also after a restart."""
@@ -61,9 +65,11 @@ def test_a_declared_host_drifts_in_what_is_changed(host: Host, as_it_should_be: 
         host.ask("usermod", "--append", "--groups", "sudo", "member")
         host.ask("systemctl", "disable", SERVICE)
         host.write(FILE, "a=2\n")
+        host.ask("chown", "member", FILE)
         host.ask("dpkg", "--remove", PACKAGE)
         host.ask("systemd-run", "--unit=opened", *WEB)
-        heard.until(lambda: _drifting(host) >= CHANGED)
+        heard.until(lambda: _drifting(host) >= CHANGED and "not root" in _drift(host))
+    assert f"{FILE}: owner declared root, observed not root" in _drift(host)
     assert _drifting(host) == CHANGED
     service.systemctl("restart")
     assert _drifting(host) == CHANGED

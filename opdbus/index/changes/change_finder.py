@@ -119,6 +119,10 @@ _OF_ONE = re.compile(
 )
 
 
+# Questions for what is not so now: a later change may have undone it.
+_NO_LONGER = re.compile(r"\bno longer\b|\bany ?more\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class RankedChange:
     """The newest change that has a given sentence, how many changes have it, and its score."""
@@ -187,11 +191,19 @@ class ChangeFinder:
                 if not _VALUE_AT_EVENT.match(asked):
                     raise
                 names = change_ranking.naming_words(asked)
-            one, named = _OF_ONE.match(asked.strip()), change_ranking.naming_words(asked)
-            if one and named == [one["name"].lower()] and not find_synonyms(named[0]):
-                # the same event of another object is no answer
-                names = named
-        return await self._about(asked, wanted, limit, priority, names=names)
+            # the same event of another object is no answer
+            names = names or _only_name(asked)
+        if not _NO_LONGER.search(asked):
+            return await self._about(asked, wanted, limit, priority, names=names)
+        found = await self._about(asked, wanted, _CANDIDATES, priority, names=names)
+        found = [each for each in found if await self._lasts(each.row)]
+        return [replace(each, total=len(found)) for each in found[:limit]]
+
+    async def _lasts(self, row: Row) -> bool:
+        """Return whether no later change of its object has undone a change."""
+        span = Filter(object_ids=[row.identity.object_id], after_seq=row.seq)
+        later = await history_reader.first_rows(self._memory, span, _EVENTS)
+        return not any(event_questions.undoes(each.sentence, row.sentence) for each in later)
 
     async def _past_values(
         self, asked: str, wanted: Filter, limit: int, rank: Rank
@@ -575,6 +587,13 @@ def _is_called(object_id: ObjectId, word: str) -> bool:
 
 def _words_of(sentence: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", sentence.lower())
+
+
+def _only_name(asked: str) -> list[str]:
+    """Return the name in a question for an event of one object; none if it has another form."""
+    match, named = _OF_ONE.match(asked.strip()), change_ranking.naming_words(asked)
+    is_only = match and named == [match["name"].lower()] and not find_synonyms(named[0])
+    return named if is_only else []
 
 
 def _has_name(names: Collection[str], sentence: str) -> bool:

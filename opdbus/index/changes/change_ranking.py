@@ -46,7 +46,11 @@ _ASKING = re.compile(
     re.IGNORECASE,
 )
 # Questions for who or what an event happened to, which have no answer without the event.
-_WHO: Final = ("who ", "whom ")
+_WHO = re.compile(
+    r"(?:who|whom|(?:was|were|did|has|have|had) (?:any|some)(?:thing|one|body)?)\b"
+    r"|.*\b(?:no longer|any ?more)\b",
+    re.IGNORECASE,
+)
 _ANY_CHANGE: Final = frozenset(("changed", "altered", "modified", "touched"))
 # splits `de-installed` into two words
 _PART = re.compile(r"[a-z0-9]+")
@@ -104,7 +108,7 @@ def about(asked: str, cosines: SentenceCosines, found: Sequence[Candidate]) -> s
         # what came did not change, unless nothing else did
         is_new = ["added" in event_questions.happened(each.hit.text) for each in found]
         found = [each for each, new in zip(found, is_new, strict=True) if not new] or found
-    if happened and asked.lower().startswith(_WHO):
+    if happened and _WHO.match(asked):
         # what else happened is no answer where nobody did that
         found = [each for each in found if event_questions.share(happened, each.hit.text)]
     if not cosines.baseline or not subject(asked):
