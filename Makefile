@@ -11,6 +11,7 @@
 #   make soak         ten minutes of hostile and friendly clients together
 #   make models       the official models of all levels, from the Python index
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
+#   make clients      client programs of other projects, for the tests marked `clients`
 #   make onnxruntime-gpu  the library that the tests marked gpu_package need, beside the environment
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
 #   make packages     .deb and .rpm packages for this system's Python, into dist/
@@ -24,6 +25,7 @@
 
 PREFIX ?= /usr/local
 PEERS ?= .peers
+CLIENTS := .clients
 PYTHON ?= python3
 # The service may not see a Python that lies in somebody's home.
 SYSTEM_PYTHON ?= /usr/bin/python3
@@ -46,7 +48,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install packages wheel image uninstall clean made_anew
+.PHONY: run test test-all models docs bench bench-engine fuzz soak peers clients onnxruntime-gpu install packages wheel image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -90,6 +92,21 @@ $(PEERS)/%/ready: benchmarks/engine/peers/%.txt
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@touch $@
+
+clients: $(CLIENTS)/python/ready $(CLIENTS)/node/ready
+
+$(CLIENTS)/python/ready: tests/clients/python.txt
+	@echo "Making the virtual environment $(@D)..."
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# No scripts of packages run. Without npm, the tests that need these packages are skipped.
+$(CLIENTS)/node/ready: tests/clients/package.json
+	@mkdir -p $(@D)
+	@cp $< $(@D)
+	@! command -v npm >/dev/null || npm install --prefix $(@D) --silent --ignore-scripts --no-audit
 	@touch $@
 
 install:
@@ -140,5 +157,5 @@ $(ONNXRUNTIME_GPU)/ready: $(READY)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .peers .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers $(CLIENTS) .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
