@@ -90,6 +90,10 @@ class ChangeFeed:
         """Return the newest row's number."""
         return await (await self._served()).last_row()
 
+    async def check(self, wanted: dict[str, Any]) -> None:
+        """Raise CallerError for a filter that the daemon refuses."""
+        await (await self._served()).changes({**wanted, "below": 1}, 1)
+
     async def _served(self) -> Client:
         """Return a client; raises BusError instead of starting a daemon that was stopped."""
         client = await self.link.client()
@@ -205,7 +209,7 @@ class _Stream:
                 self._wanted["around"] = await resolve(client, "around", around)
             if self._after is None:
                 self._after = await self._feed.last_row()
-            await self._feed.read(self._wanted, self._after)
+            await self._feed.check(self._wanted)
         except CallerError:
             raise
         except OpDbusError:
