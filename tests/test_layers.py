@@ -67,6 +67,7 @@ MAY_IMPORT = {
         "opdbus.platform.tasks",
         "opdbus.platform.timestamps",
         "opdbus.state.conditions",
+        "opdbus.state.object",
         "opdbus.wording",
         "opdbus.systemd.notify",
     },

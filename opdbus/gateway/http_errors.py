@@ -27,6 +27,9 @@ _HEADERS: Final = {
     429: _RETRY,
     503: _RETRY,
 }
+# Routes of ollama, whose errors are one text, and of text-embeddings-inference, which are flat.
+OLLAMA_PREFIX: Final = "/api/"
+FLAT_PATHS: Final = frozenset("/embed /embed_sparse /embed_all /rerank /tokenize /info".split())
 # The first class that an error is an instance of gives its status.
 _STATUS: Final = (
     (errors.LimitsExceeded, 429),
@@ -95,9 +98,9 @@ def answer_error(request: Request, error: HttpError) -> Response:
 def _body(path: str, error: HttpError) -> dict[str, Any]:
     """Return an error's body: flat on routes of text-embeddings-inference, a text on ollama's."""
     kind = _NESTED_TYPES.get(error.status, "server_error")
-    if path.startswith("/api/"):
+    if path.startswith(OLLAMA_PREFIX):
         return {"error": error.message}
-    if path in {"/embed", "/embed_sparse", "/embed_all", "/rerank", "/tokenize", "/info"}:
+    if path in FLAT_PATHS:
         return {"error": error.message, "error_type": kind, "message": error.message}
     nested = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     return {"error": nested}

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from opdbus import __version__
 from opdbus.errors import ConfigError
-from opdbus.gateway import change_stream, embeddings, host_routes
+from opdbus.gateway import change_stream, embeddings, host_routes, older_routes, writing
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.guard import Access, Guard
 from opdbus.gateway.http_connection import HttpConnection
@@ -22,6 +22,7 @@ from opdbus.gateway.http_errors import add_error_answers
 from opdbus.gateway.http_limits import Limits
 from opdbus.gateway.http_metrics import Counters, metrics_app
 from opdbus.gateway.mcp.mcp_route import mcp_route
+from opdbus.gateway.openapi import describe_routes
 from opdbus.gateway.page import page_routes as page
 from opdbus.gateway.web_config import BasicAuth, WebConfig
 from opdbus.platform.tasks import cancel, signals
@@ -40,6 +41,7 @@ _READING: Final = (
     host_routes.router,
     host_routes.objects,
     change_stream.router,
+    older_routes.router,
     page.router,
 )
 _LIMITS: Final = Limits()
@@ -87,7 +89,9 @@ def read_app(link: DaemonLink) -> FastAPI:
 
 def write_app(link: DaemonLink) -> FastAPI:
     """Return the application of the writing socket, which has the reading routes as well."""
-    return read_app(link)
+    app = read_app(link)
+    app.include_router(writing.router)
+    return app
 
 
 async def serve(options: Options, listeners: Sequence[Listener], service: Systemd) -> None:
@@ -126,6 +130,7 @@ def _new_app(link: DaemonLink) -> FastAPI:
     app.state.link = link
     app.state.feed = change_stream.ChangeFeed(link)
     add_error_answers(app)
+    describe_routes(app)
     return app
 
 

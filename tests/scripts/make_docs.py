@@ -20,6 +20,7 @@ from docs_parts import (
     many,
     modules,
     observers,
+    openapi,
     pipeline,
     plan,
     precisions,
@@ -101,7 +102,7 @@ PARTS = {
 
 
 def generated() -> dict[Path, str]:
-    """Return each file with its generated parts, each of which is in one file, and the picture."""
+    """Return each file with its generated parts, each of which is in one file, and whole files."""
     left = set(PARTS)
 
     def part(match: re.Match[str]) -> str:
@@ -112,7 +113,7 @@ def generated() -> dict[Path, str]:
     texts = {path: pattern.sub(part, path.read_text(encoding="utf-8")) for path in FILES}
     if left:
         raise ValueError(f"no file has the parts {', '.join(sorted(left))}")
-    return texts | {plan.FILE: plan.plan()}
+    return texts | {plan.FILE: plan.plan(), openapi.FILE: openapi.openapi()}
 
 
 if __name__ == "__main__":
