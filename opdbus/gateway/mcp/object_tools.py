@@ -1,6 +1,7 @@
 """Tools about objects: show, list and similar."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -29,6 +30,8 @@ Conditions = Annotated[
 _UNSHOWN: Final = frozenset(
     "Plugin Kind Name Observed Declared Text Fingerprint VectorKey Distance".split()
 )
+# Begin of a word in a property's name.
+_CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Declared fields of a hit that nothing observes, at most.
 _MOST_FIELDS: Final = 3
 
@@ -51,7 +54,7 @@ class ObjectTools:
             shown = await client.show(path)
             sides = {s.lower(): json.loads(shown[s] or "{}") for s in ("Observed", "Declared")}
             rest = {key: value for key, value in shown.items() if key not in _UNSHOWN and value}
-        own = {key.lower(): value for key, value in _readable(rest)}
+        own = dict(_readable(rest))
         said = [f"{key} {_said(value)}" for key, value in own.items()]
         rows = [
             make_row("; ".join((object_name(path), *said)), object=object_name(path), **own),
@@ -85,7 +88,11 @@ class ObjectTools:
             row = dict(zip(columns, values[number] if columns else (), strict=True))
             said = [f"{key}={_said(value)}" for key, value in row.items() if value is not None]
             rows.append(make_row(" ".join((name, *said)), object=name, fields=row))
-        note = f"{total:,} objects" if total else "no object meets that"
+        note = (
+            f"{total:,} {'object' if total == 1 else 'objects'}"
+            if total
+            else "no object meets that"
+        )
         if columns and not rows:
             note += f"\n{await describe_unknown_fields(client, columns)}"
         return make_page(rows, note.strip(), offset, limit, total)
@@ -180,10 +187,10 @@ def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 
 
 def _readable(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield an object's own properties, with times in words."""
+    """Yield an object's own properties, named as fields are, with times in words."""
     for key, value in values.items():
-        is_time = key.endswith("At")
-        yield key, change_rows.format_time(value * 1_000_000) if is_time else value
+        name = _CAPITAL.sub("_", key).lower()
+        yield name, change_rows.format_time(value * 1_000_000) if key.endswith("At") else value
 
 
 def _is_plain(value: object) -> bool:
