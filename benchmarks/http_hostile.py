@@ -37,7 +37,12 @@ ATTACKS = {
     "slow bodies": (50, POST + b"Content-Length: 1000000\r\n\r\n", b"x", 0.5),
     "endless chunks": (8, POST + b"Transfer-Encoding: chunked\r\n\r\n", CHUNK, 0.0),
     "broken chunks": (8, POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", b"", 0.01),
-    "oversized bodies": (8, POST + b"Content-Length: 99999999999\r\n\r\n", b"x" * 65536, 0.0),
+    "bodies declared too large": (
+        8,
+        POST + b"Content-Length: 99999999999\r\n\r\n",
+        b"x" * 65536,
+        0.0,
+    ),
     "header floods": (8, GET, b"X-Flood: " + b"x" * 4000 + b"\r\n", 0.0),
     "deep JSON": (8, POST + b"Content-Length: 1000000\r\n\r\n" + b"[" * 1_000_000, b"", 0.01),
     "JSON of small objects": (
@@ -154,6 +159,7 @@ def main() -> None:
         report: dict[str, Any] = {
             "date": datetime.now(UTC).date().isoformat(),
             "machine": f"{os.cpu_count()} processors, Linux {platform.release()}",
+            "load average": round(os.getloadavg()[0], 1),
             "attackers": {name: row[0] for name, row in ATTACKS.items()},
             "quiet": asyncio.run(measure(gateway, bus.address, given.seconds)),
         }
