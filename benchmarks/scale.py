@@ -84,6 +84,13 @@ def command_line(daemon: Running, rounds: int = 15) -> dict[str, float]:
     return figures
 
 
+def memory_parts(pid: int) -> dict[str, float]:
+    """Give the share of shared pages, and what no file backs, of resident memory."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    kib = {name: int(size.split()[0]) for name, size in (line.split(":") for line in lines)}
+    return {"proportional": round(kib["Pss"] / 1024, 1), "anonymous": kib["Anonymous"] // 1024}
+
+
 async def measure(daemon: Running, objects: int) -> dict[str, Any]:
     """Give all figures."""
     content = state(objects)
@@ -102,6 +109,7 @@ async def measure(daemon: Running, objects: int) -> dict[str, Any]:
     figures["one change"] = await one_change(daemon, content, 11)
     figures["command line"] = command_line(daemon)
     figures["steady memory MiB"] = round(memory_mib(daemon.pid), 1)
+    figures["of it, MiB"] = memory_parts(daemon.pid)
     figures["peak memory MiB"] = round(memory_mib(daemon.pid, "VmHWM"), 1)
     stop(daemon)
     return figures
@@ -111,14 +119,16 @@ def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=10_000)
-    objects = parser.parse_args().objects
+    parser.add_argument("--level", default="medium")
+    given = parser.parse_args()
     bus = Bus()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         settings = {"STATE_FILE": folder / "state.json", "LOG_LEVEL": "warning"}
+        settings["VECTOR_LEVEL"] = given.level
         daemon = Running(folder, bus.address, **settings)
         try:
-            print(json.dumps(asyncio.run(measure(daemon, objects)), indent=1))
+            print(json.dumps(asyncio.run(measure(daemon, given.objects)), indent=1))
         finally:
             daemon.kill()
             bus.kill()

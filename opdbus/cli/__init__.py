@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 from opdbus.errors import OpDbusError
 
@@ -16,7 +17,7 @@ def main() -> None:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Exact search multiplies one matrix by one vector: a second thread only costs memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    modules()
+    modules("local" if sys.argv[1:2] in (["daemon"], ["run"]) else _COMMANDS)
     from opdbus.cli.root import OutputClosed, root
 
     if sys.stdout is None:  # closed by the parent process
@@ -41,13 +42,15 @@ def main() -> None:
         sys.exit(0)
 
 
-def modules() -> Sequence[ModuleType]:
+_COMMANDS: Final = (
+    "local status top drifting declaring find_objects show_insight mapping show_history alerts"
+    " proving facts changing models measure_engine gateway gateway.mcp gateway.open_page"
+)
+
+
+def modules(names: str = _COMMANDS) -> Sequence[ModuleType]:
     """Import the modules that add commands to the root, in the order of the manual.
 
     Commands of the daemon itself come first, then those that query it, then those about engines.
     """
-    names = (
-        "local status top drifting declaring find_objects show_insight mapping show_history alerts"
-        " proving facts changing models measure_engine gateway gateway.mcp gateway.open_page"
-    )
     return [import_module(f"opdbus.cli.{name}") for name in names.split()]

@@ -32,6 +32,8 @@ class Placement:
     cache: Path | None = None
     # largest number of tokens in a row: the graph has no further positions
     longest: int = 512
+    # shape of the embeddings of words; None if the session reads them by itself
+    words: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

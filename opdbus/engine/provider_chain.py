@@ -209,6 +209,7 @@ class Chain:
             memory_limit=self.config.gpu_mem_limit,
             cache=self._graphs,
             longest=self.model.shape.max_tokens,
+            words=(self.model.words, self.model.shape.hidden),
         )
         sessions, proof = await asyncio.to_thread(
             self._proven, built, provider, list(devices), placement

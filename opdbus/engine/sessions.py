@@ -1,6 +1,7 @@
 """Sessions on ONNX Runtime and OpenVINO, which report where nodes ran and in which precision."""
 
 import json
+import os
 import tempfile
 import threading
 import time
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 import structlog
@@ -19,6 +21,10 @@ from numpy.typing import NDArray
 from opdbus.engine.host import ep_devices, hardware_gpus, onnxruntime_library, openvino_core
 from opdbus.engine.provider import Placement, Provider, RunRecord, Session, first_line
 from opdbus.errors import ProviderError
+from opdbus.models.build import DATA
+from opdbus.models.graph import WORDS
+from opdbus.models.numpy_files import StoredRows
+from opdbus.platform.lazy_pages import LazyRows
 
 log = structlog.get_logger()
 
@@ -60,11 +66,39 @@ _FLOAT_PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "Attention"
 _ONNX_PRECISIONS: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
+# Word embeddings of open graphs by the files that they are read from.
+_WORDS: Final = WeakValueDictionary[tuple[int, int, int], LazyRows]()
+# Guards _WORDS.
+_OPENING_WORDS: Final = threading.Lock()
+
+
+def _word_rows(data: Path, shape: tuple[int, int]) -> LazyRows:
+    """Return the embeddings of words, with which a graph's weights begin; raises ProviderError.
+
+    Of the words of a vocabulary, a host's texts use few. Sessions of one graph share them.
+    """
+    try:
+        with _OPENING_WORDS, data.open("rb") as file:
+            stat = os.fstat(file.fileno())
+            key = stat.st_dev, stat.st_ino, stat.st_mtime_ns
+            if (found := _WORDS.get(key)) is None:
+                stored = StoredRows(file, np.dtype((np.float32, shape[1:])), shape[0])
+                found = _WORDS[key] = LazyRows(shape, stored.take)
+    except (OSError, ValueError) as error:
+        raise ProviderError(f"cannot read the weights {data}: {error}") from None
+    return found
+
+
 class OnnxSession:
     """ONNX Runtime session that records where nodes run until `finish_profile`."""
 
     def __init__(self, graph: Path, provider: Provider, placement: Placement) -> None:
-        self._open = partial(_open_onnx, graph, provider, placement)
+        self._words = (
+            _word_rows(graph.with_name(DATA), placement.words)
+            if provider.is_cpu and placement.words
+            else None
+        )
+        self._open = partial(_open_onnx, graph, provider, placement, self._words)
         try:
             self._scratch = tempfile.TemporaryDirectory(prefix="op-dbus-profile-")
         except OSError as error:
@@ -85,6 +119,8 @@ class OnnxSession:
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Embed ids (rows, tokens) into vectors (rows, dimension); raises ProviderError."""
         try:
+            if self._words:
+                self._words.require(ids.ravel())
             vectors: NDArray[np.float32] = self._session.run(None, {self._input: ids})[0]
         except Exception as error:
             raise ProviderError(f"the model's run failed: {first_line(error)}") from error
@@ -122,6 +158,7 @@ def _open_onnx(
     graph: Path,
     provider: Provider,
     placement: Placement,
+    words: LazyRows | None,
     record: Path | None = None,
 ) -> Any:  # noqa: ANN401 -- it has no types
     """Open a graph; with `record`, profile its runs into a file with that prefix."""
@@ -138,6 +175,9 @@ def _open_onnx(
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     settings = provider.options(placement)
     try:
+        if words:
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(words.values)
+            options.add_initializer(WORDS, value)
         if provider.plugin:
             device = hardware_gpus(ep_devices(provider.runtime_name))[placement.device]
             options.add_provider_for_devices([device], settings)

@@ -17,7 +17,7 @@ from opdbus.engine.word_cache import MOST_WORDS
 from opdbus.errors import ModelError, ProofFailed
 from opdbus.models import numpy_files
 from opdbus.models.level_table import TABLE_PROOF, TOKENIZER
-from opdbus.platform.lazy_pages import zeros_by_page
+from opdbus.platform.lazy_pages import LazyRows
 
 if TYPE_CHECKING:
     from opdbus.engine.tokenizer import Numbers, Tokens
@@ -68,7 +68,9 @@ class StaticEncoder:
         self.tokenizer = Tokenizer(
             table.folder / TOKENIZER, table.max_tokens, table.words, most_words
         )
-        self._unpacked = _Unpacked(table)
+        # behind the rows of pieces, one of zeros for where a text has ended
+        self._nothing: Final = len(table.stored)
+        self._unpacked = LazyRows((self._nothing + 1, table.dimension), table.unpacked)
         self._around = table.sums(np.array(table.words.special_ids)).astype(np.float32)
         self._memory = threading.local()
 
@@ -108,7 +110,7 @@ class StaticEncoder:
             number = np.arange(most)[:, None]
             ids = tokens.ids.take(first[start:end] + number, mode="clip")
             if counts[start] < most:
-                ids[number >= counts[start:end]] = self._unpacked.nothing
+                ids[number >= counts[start:end]] = self._nothing
             self._add(ids, sums[start:end])
             end = start
         return sums
@@ -116,7 +118,7 @@ class StaticEncoder:
     def _add(self, ids: NDArray[np.int64], into: NDArray[np.float32]) -> None:
         """Sum the rows of ids (tokens, texts) into `into` (texts, dimension)."""
         rows = self._buffer()[: ids.size]
-        self._unpacked.rows.take(ids.ravel(), axis=0, out=rows, mode="clip")
+        self._unpacked.values.take(ids.ravel(), axis=0, out=rows, mode="clip")
         kind = np.float64 if len(ids) > _MANY else np.float32
         rows.reshape(*ids.shape, into.shape[1]).sum(axis=0, dtype=kind, out=into)
 
@@ -127,24 +129,6 @@ class StaticEncoder:
             self._memory.rows = np.empty((most, self.table.dimension), np.float32)
         rows: NDArray[np.float32] = self._memory.rows
         return rows
-
-
-class _Unpacked:
-    """Rows of a table in single precision, unpacked on first use, and one row of zeros."""
-
-    def __init__(self, table: StaticTable) -> None:
-        self._table = table
-        self.nothing: Final = len(table.rows)
-        self.rows = zeros_by_page(self.nothing + 1, table.dimension)
-        self._is_unpacked = np.zeros(self.nothing, np.bool_)
-
-    def require(self, ids: NDArray[np.int64]) -> None:
-        """Unpack the rows of these ids; threads that unpack the same rows write equal values."""
-        missing = ids.compress(~self._is_unpacked.take(ids))
-        if len(missing):
-            new = np.unique(missing)
-            self.rows[new] = self._table.rows[new] * self._table.scales[new, None]
-            self._is_unpacked[new] = True
 
 
 # Largest difference of any component from double precision; single precision stays near 1e-7.

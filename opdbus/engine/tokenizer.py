@@ -252,6 +252,9 @@ class Tokenizer:
                 f" the model has {model.words} words: it is another model's; get both from one"
                 " place"
             )
+        if made._cache:
+            # 10 MiB; plain texts do not need it
+            made._library = None
         return made
 
     @property
@@ -271,7 +274,15 @@ class Tokenizer:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, special ones included; about 1 us a character."""
-        return self.library.count(texts)
+        if not self._cache or sum(map(len, texts)) > AT_ONCE:
+            return self.library.count(texts)
+        found = self._cache.look_up(texts)
+        counts: list[int] = found.lengths.tolist()
+        odd = sorted(set(found.odd))
+        others = self.library.count([texts[number] for number in odd]) if odd else []
+        for number, count in zip(odd, others, strict=True):
+            counts[number] = count
+        return counts
 
     def cut(self, text: str) -> str:
         """Return the beginning of a text that has the tokens that are kept of it."""

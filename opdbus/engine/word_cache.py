@@ -102,8 +102,9 @@ class WordSlots:
         return found
 
 
-# Number of cached words, some hundred bytes each.
+# Number of cached words, some hundred bytes each, and of those that there is room for at first.
 MOST_WORDS: Final = 1 << 16
+_FIRST_WORDS: Final = 1 << 12
 # Separator of joined texts, contained in none of them. Like a word it has ids: [SEP] and [CLS].
 BETWEEN: Final = "\x01"
 
@@ -152,6 +153,7 @@ class WordCache:
     def __init__(self, words: WordPieces, most: int = MOST_WORDS) -> None:
         self._words = words
         self._most = most
+        self._room = min(most, _FIRST_WORDS) // 2
         self._lock = threading.Lock()
         lanes = -(-words.longest_word // _LANE)
         random = np.frombuffer(secrets.token_bytes(8 * (4 * lanes + 3)), "<u8")
@@ -233,7 +235,8 @@ class WordCache:
         with self._lock:
             is_known = slots.add(new)
         if not is_known:
-            # The slots are full; other threads may still read them, so they are replaced.
+            # The slots are full; other threads may still read them, so they are replaced by larger
+            # ones, up to the most, which begin with the words of these texts.
             every = (keys > _TOO_LONG_KEY).nonzero()[0]
             slots = self._slots = self._begun(self._split(codes, words, keys, every))
         return slots, slots.find(keys)
@@ -254,13 +257,14 @@ class WordCache:
         return Entries(keys, [self._words.split(text[start:end]) for start, end in spans])
 
     def _begun(self, entries: Entries) -> WordSlots:
-        """Return new slots with these words and room for at least `most` words."""
+        """Return new slots with these words and twice the room of the last, up to `most` words."""
+        self._room = min(self._most, self._room * 2)
         before, behind = self._words.special_ids
         none = Entries(
             np.array([_BETWEEN_KEY, _TOO_LONG_KEY]), [[behind, before], [self._words.unknown]]
         )
-        ids = max(self._most * _IDS_PER_WORD, sum(map(len, entries.ids)))
-        slots = WordSlots(max(self._most, len(entries.keys)) + 2, ids + 3, self._spread)
+        ids = max(self._room * _IDS_PER_WORD, sum(map(len, entries.ids)))
+        slots = WordSlots(max(self._room, len(entries.keys)) + 2, ids + 3, self._spread)
         slots.add(none)
         slots.add(entries)
         return slots

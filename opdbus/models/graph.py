@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from opdbus.models.weights import Weights
 
 OUTPUT: Final = "sentence_embedding"
+# The first constant, so that it stands at the begin of the weights' file.
+WORDS: Final = "embeddings.word_embeddings.weight"
 _MICROSOFT: Final = "com.microsoft"
 # Weight of each token in the fused sum over a text: so small that no sum comes near float16's
 # largest number, and a power of 2, so that nothing is rounded.
@@ -76,7 +78,7 @@ class _Model:
 
     def _embeddings(self) -> str:
         writer, name = self._writer, "embeddings.LayerNorm"
-        words = writer.op("Gather", writer.weight("embeddings.word_embeddings.weight"), INPUT)
+        words = writer.op("Gather", writer.weight(WORDS), INPUT)
         places = self._mpnet_positions() if self._family.relative else self._bert_positions()
         if writer.dialect.is_fused:
             return self._fused_norm((words, places), name)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from opdbus.errors import ModelError
 from opdbus.models import numpy_files
 from opdbus.models.level_table import TABLE_ROWS, TOKENIZER
+from opdbus.models.numpy_files import StoredRows
 from opdbus.platform.regular_files import read_regular
 
 _PREFIX: Final = "##"
@@ -96,8 +97,7 @@ class StaticTable:
     """
 
     folder: Path
-    scales: NDArray[np.float32]
-    rows: NDArray[np.int8]
+    stored: StoredRows
     words: WordPieces
     max_tokens: int
 
@@ -108,7 +108,7 @@ class StaticTable:
             stats = [(folder / name).stat() for name in (TABLE_ROWS, TOKENIZER)]
             state = tuple((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats)
             table, words = _load(folder, state)
-            made = cls(folder, table["scale"], table["row"], words, max_tokens)
+            made = cls(folder, table, words, max_tokens)
         if max(words.pieces.values(), default=0) >= len(table):
             path = folder / TABLE_ROWS
             raise ModelError(f"{path} has {len(table)} rows, and {TOKENIZER} names more pieces")
@@ -117,21 +117,27 @@ class StaticTable:
     @property
     def dimension(self) -> int:
         """Number of components of a vector."""
-        dimension: int = self.rows.shape[1]
+        dimension: int = self.stored.dtype["row"].shape[0]
         return dimension
 
     def sums(self, ids: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return sums of rows (..., dimension) over the last axis of ids, in double precision."""
-        rows = self.rows[ids] * self.scales[ids][..., None].astype(np.float64)
+        stored = self.stored.take(ids)
+        rows = stored["row"] * stored["scale"][..., None].astype(np.float64)
         found: NDArray[np.float64] = rows.sum(axis=-2)
         return found
 
+    def unpacked(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the rows of ids (rows, dimension) in single precision."""
+        stored = self.stored.take(ids)
+        rows: NDArray[np.float32] = stored["row"] * stored["scale"][:, None]
+        return rows
 
-# The level `static` and the confidence of hits read the same table: 14 MB.
+
+# The level `static` and the confidence of hits read the same table.
 @lru_cache(maxsize=1)
 def _load(folder: Path, _state: tuple[tuple[int, int, int], ...]) -> tuple[Any, WordPieces]:
-    # not memory-mapped: overwriting a mapped file would crash the process
-    table = numpy_files.load_array(folder / TABLE_ROWS)
+    table = numpy_files.open_rows(folder / TABLE_ROWS)
     return table, WordPieces.parse(json.loads(read_regular(folder / TOKENIZER, follow=True)))
 
 

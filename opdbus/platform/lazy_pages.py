@@ -1,6 +1,7 @@
 """Large arrays of which few rows are used."""
 
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,3 +14,28 @@ def zeros_by_page(rows: int, columns: int) -> NDArray[np.float32]:
     """
     size = rows * columns * np.dtype(np.float32).itemsize
     return np.frombuffer(mmap.mmap(-1, size), np.float32).reshape(rows, columns)
+
+
+class LazyRows:
+    """Rows in single precision, read on first use; those that are not read are zeros.
+
+    `read` returns the rows with the given numbers. Threads that read the same rows write equal
+    values.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        read: Callable[[NDArray[np.int64]], NDArray[np.float32]],
+    ) -> None:
+        self.values = zeros_by_page(*shape)
+        self._read = read
+        self._is_read = np.zeros(len(self.values), np.bool_)
+
+    def require(self, ids: NDArray[np.int64]) -> None:
+        """Read the rows with these numbers, unless that is done."""
+        missing = ids.compress(~self._is_read.take(ids))
+        if len(missing):
+            new = np.unique(missing)
+            self.values[new] = self._read(new)
+            self._is_read[new] = True

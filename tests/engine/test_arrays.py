@@ -11,8 +11,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from opdbus.errors import ModelError
 from opdbus.models import numpy_files
+from opdbus.platform.lazy_pages import LazyRows
 
 # Waited for in vain where only one may read at a time.
 OTHER_SECONDS = 0.2
@@ -74,3 +77,42 @@ def test_what_is_no_array_is_refused(data: bytes, tmp_path: Path) -> None:
     for read in (numpy_files.load_array, numpy_files.load_archive):
         with pytest.raises((OSError, ValueError, EOFError, BadZipFile)):
             read(path)
+
+
+def test_rows_are_read_from_the_file_that_was_opened(tmp_path: Path) -> None:
+    """Read the rows that are asked for, also when another file has taken the name."""
+    path, table = tmp_path / "table.npy", np.arange(60, dtype=np.float32)
+    np.save(path, table)
+    rows = numpy_files.open_rows(path)
+    path.unlink()
+    np.save(path, -table)
+    assert len(rows) == len(table)
+    assert rows.take(np.array([[59, 0], [7, 7]])).tolist() == [[59, 0], [7, 7]]
+
+
+def test_rows_of_a_file_that_was_cut_are_an_error(tmp_path: Path) -> None:
+    """Refuse a file with fewer rows than it names, before it is read and after."""
+    path = tmp_path / "table.npy"
+    np.save(path, np.arange(60, dtype=np.float32))
+    rows = numpy_files.open_rows(path)
+    with path.open("r+b") as file:
+        file.truncate(200)
+    with pytest.raises(ModelError, match="cannot read rows"):
+        rows.take(np.array([59]))
+    with pytest.raises(ValueError, match="before 60 rows"):
+        numpy_files.open_rows(path)
+
+
+def test_lazy_rows_read_each_row_once() -> None:
+    """Read rows when they are first required, and leave the others zeros."""
+    asked: list[int] = []
+
+    def read(ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        asked.extend(ids.tolist())
+        return np.ones((len(ids), 2), np.float32)
+
+    rows = LazyRows((5, 2), read)
+    for ids in ([3, 1, 3], [1, 4]):
+        rows.require(np.array(ids))
+    assert asked == [1, 3, 4]
+    assert rows.values[:, 0].tolist() == [0, 1, 0, 1, 1]

@@ -18,7 +18,7 @@ from opdbus.engine.provider_chain import Chain, Fallback
 from opdbus.engine.providers import PROVIDERS, candidates
 from opdbus.engine.sessions import OnnxSession, open_session
 from opdbus.errors import ProofFailed, ProviderError
-from opdbus.models import folder
+from opdbus.models import build, folder
 from opdbus.models.level_table import LEVELS
 from opdbus.settings.parsing import ProviderRequest
 
@@ -304,6 +304,22 @@ def test_a_precision_that_is_set_is_not_graded(model: Model, config: Config) -> 
     assert proven.proof.products.keys() == {"int8"}
     assert proven.report is None
     assert not (config.state_dir / "gates").exists()
+
+
+def test_sessions_share_the_words_that_were_used(model: Model, config: Config) -> None:
+    """Read embeddings of used words only, once for all sessions, for the vectors of all words."""
+    proven = choose(model, asking(config, "cpu:onnxruntime", precision="fp32"))
+    graph = build.place(model, config.state_dir / "graphs", "float").graph
+    whole = OnnxSession(graph, proven.provider, Placement())
+    first, second = (OnnxSession(graph, proven.provider, proven.placement) for _ in range(2))
+    ids = np.array([[2, 5, 9, 3], [2, 9, 7, 3]])
+    assert np.array_equal(first.run(ids), whole.run(ids))
+    assert first._words is second._words is not None
+    assert whole._words is None
+    used = first._words.values.any(axis=1).nonzero()[0]
+    assert {2, 3, 5, 7, 9} <= set(used.tolist())
+    for session in (whole, first, second):
+        session.finish_profile()
 
 
 def test_the_gate_chooses(model: Model, config: Config) -> None:

@@ -112,6 +112,17 @@ def test_ids_of_hosts_are_those_of_the_library(real: Tokenizer) -> None:
     assert [ids.tolist() for ids in found] == [ids.tolist() for ids in wanted]
 
 
+@pytest.mark.model
+def test_plain_texts_need_no_library(medium: Model) -> None:
+    """Encode and count plain texts without the library, which takes 10 MiB, as it would count."""
+    tested, texts = Tokenizer.of(medium), [*objects(40), *shorts(40), "", "word " * 3000]
+    found, counts = tested.encode(texts), tested.count(texts)
+    assert tested._library is None
+    assert len(found) == len(texts)
+    assert counts == tested.library.count(texts)
+    assert tested.count([*texts[:2], "één "]) == tested.library.count([*texts[:2], "één "])
+
+
 @settings(deadline=None, max_examples=300)
 @given(pieces=st.lists(PIECES, max_size=120), limit=st.integers(3, 12))
 def test_cutting_first_changes_nothing(tiny_model: Path, pieces: list[str], limit: int) -> None:

@@ -348,7 +348,7 @@ class WordSimilarity:
     def _weights(self, question: str, words: Sequence[str]) -> NDArray[np.float32]:
         """Return the weight of each word, 0 to 1; rare words and names weigh most."""
         names = {name.lower() for name in _NAME.findall(question[:_CHARACTERS])}
-        most = len(self._table.rows)
+        most = len(self._table.stored)
 
         def rarity(word: str) -> float:
             first, *rest = self._table.words.split(word[:_LETTERS])

@@ -20,6 +20,7 @@ from opdbus.index.database.store import Record
 from opdbus.index.state_store.events import Claimed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.models.child import ChildFailed
+from opdbus.platform import gc_tuning
 from opdbus.platform.tasks import cancel
 from opdbus.state import watch
 from opdbus.state.file import StateFile, signature
@@ -95,6 +96,8 @@ class StateFileLoader:
             if mark != await self._stored_mark():
                 with suppress(StoreError):
                     await self._store.archive.write(lambda store: store.set_fact(DECLARED, mark))
+        # a file's objects are read and forgotten
+        await asyncio.to_thread(gc_tuning.trim)
         self._store.notify(Claimed(self._file.claims))
         log.info("state file read", path=str(self.path), objects=len(present), changed=count)
 
