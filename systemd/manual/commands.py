@@ -55,7 +55,7 @@ _FILES = (
         "The rules of alerts, and the executables that op-dbus-notify.service runs for them.",
     ),
     (
-        "/run/op-dbus-gateway/http.sock, /run/op-dbus-gateway/write.sock",
+        "/run/op-dbus/http.sock, /run/op-dbus/write.sock",
         "The sockets of the HTTP gateway: `systemctl enable --now op-dbus-gateway.socket`.",
     ),
     (

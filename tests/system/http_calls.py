@@ -2,7 +2,7 @@
 
 from system.host import Host
 
-PATH = "/run/op-dbus-gateway/http.sock"
+PATH = "/run/op-dbus/http.sock"
 _ASK = """
 import http.client, socket, sys
 address, path, token, body = sys.argv[1:]

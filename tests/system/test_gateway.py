@@ -105,7 +105,7 @@ def test_the_socket_for_writing_is_roots(host: Host, gateway: Service) -> None:
     """Let root alone connect, to a process of another user."""
     assert gateway.show("ActiveState") == "active"
     host.ask("systemctl", "start", WRITING)
-    path = "/run/op-dbus-gateway/write.sock"
+    path = "/run/op-dbus/write.sock"
     assert ask(host, "/health", address=path, user="member")[0] == 0
     assert ask(host, "/health", address=path)[0] == 200, host.log()
     assert host.show("op-dbus-gateway-write.service", "User") == "op-dbus-gateway-write"
