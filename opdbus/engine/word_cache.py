@@ -104,7 +104,7 @@ class WordSlots:
 
 # Number of cached words, some hundred bytes each, and of those that there is room for at first.
 MOST_WORDS: Final = 1 << 16
-_FIRST_WORDS: Final = 1 << 12
+_FIRST_WORDS: Final = 1 << 14
 # Separator of joined texts, contained in none of them. Like a word it has ids: [SEP] and [CLS].
 BETWEEN: Final = "\x01"
 
