@@ -17,9 +17,10 @@ from typing import Any
 
 from harness.running import read_lines
 
-CLIENTS = Path(__file__).parents[2] / ".clients" / "node_modules"
+CLIENTS = Path(__file__).parents[2] / ".clients" / "node" / "node_modules"
 PACKAGE = CLIENTS / "@modelcontextprotocol" / "conformance"
-NODE = CLIENTS / ".bin" / "node"
+# The tests need a newer Node than Debian's.
+NODE = next(CLIENTS.glob("node-linux-*/bin/node"), CLIENTS / "node")
 REVISIONS = ("2026-07-28", "2025-11-25")
 # Scenarios of what op-dbus does not offer, and why.
 _ASKS = "op-dbus asks nothing of its clients"
