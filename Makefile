@@ -94,7 +94,13 @@ $(PEERS)/%/ready: benchmarks/engine/peers/%.txt
 	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@touch $@
 
-clients: $(CLIENTS)/python/ready $(CLIENTS)/node/ready
+clients: $(CLIENTS)/python/ready $(CLIENTS)/node/ready $(CLIENTS)/prometheus/ready
+
+# Debian's, which is not installed. Without apt-get, the tests that need it are skipped.
+$(CLIENTS)/prometheus/ready:
+	@mkdir -p $(@D)
+	@! command -v apt-get >/dev/null || .ci/get-prometheus $(@D)
+	@touch $@
 
 $(CLIENTS)/python/ready: tests/clients/python.txt
 	@echo "Making the virtual environment $(@D)..."

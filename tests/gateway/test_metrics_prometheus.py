@@ -38,7 +38,7 @@ def program(name: str) -> str:
     """Give the path of a program; skips where it is not."""
     found = shutil.which(name, path=PLACES)
     if not found:
-        pytest.skip(f"there is no {name}: `.ci/get-prometheus .clients/prometheus`")
+        pytest.skip(f"there is no {name}: `make clients`")
     return found
 
 
