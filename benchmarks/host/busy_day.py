@@ -6,7 +6,9 @@ happens and how often is in `busy_acts.py`. One setting differs: history keeps 1
 fewest that are accepted, so that rows are deleted during the day as on a host whose history is
 full. The service deletes rows and writes a checkpoint every ten minutes by the clock, which no
 compression makes faster: rows are deleted once, after 70% of the day, and the log's bar counts the
-checkpoints of a real day. Ends with 1 where a bar does not hold.
+checkpoints of a real day. A day before it, which is not measured, makes history as long as it
+becomes until rows are deleted: in a real day those are a few rows, here a day's. Ends with 1 where
+a bar does not hold.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from system.service import STATE, STORE, UNIT
 from opdbus.index.state_store.history_retention import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from system.host import Entry, Host
@@ -62,19 +65,16 @@ def lived(host: Host, seconds: float) -> dict[str, Any]:
     service = asked_by_a_member(host)
     python(host, "populate.py")
     service.configure(OBSERVE="auto", HISTORY_ROWS=HISTORY_ROWS)
-    first = start(service)
-    # rows are deleted ten minutes after the start
-    time.sleep(max(0.0, CHECKPOINT_SECONDS - _PRUNED_AT * seconds))
+    first, started = start(service), time.monotonic()
+    # the day before, after which history is as long as it becomes
+    pass_day(host, seconds, lambda: None)
+    # rows are deleted every ten minutes after the start
+    passed = time.monotonic() - started + _PRUNED_AT * seconds
+    time.sleep(-passed % CHECKPOINT_SECONDS)
     cursor, began, begun_at = host.cursor(), time.monotonic(), time.time()
     process = Process(host, service.pid)
-    run = partial(python, host, "busy_acts.py", seconds=seconds + 120)
     samples: list[Sample] = []
-    with ThreadPoolExecutor() as pool:
-        acts = pool.submit(run, "host", str(seconds))
-        calls = pool.submit(run, "clients", str(seconds), user=ASKER)
-        while wait((acts, calls), _SAMPLE_SECONDS).not_done:
-            samples.append(sample(process, host.path(STORE), began))
-        done = {"host": json.loads(acts.result()), "clients": json.loads(calls.result())}
+    done = pass_day(host, seconds, lambda: samples.append(sample(process, host.path(STORE), began)))
     entries = host.journal(after=cursor, _SYSTEMD_UNIT=UNIT)
     count, status = service.get("Count", STATE), host.ask("op-dbus", "status", user=ASKER)
     service.systemctl("stop")
@@ -89,6 +89,17 @@ def lived(host: Host, seconds: float) -> dict[str, Any]:
         "history": {"rows": int(last["OPDBUS_SIZE"]), "first kept": int(last["OPDBUS_FIRST"])},
         **done,
     }
+
+
+def pass_day(host: Host, seconds: float, look: Callable[[], None]) -> dict[str, Any]:
+    """Let the acts of a day happen, look every two seconds, and return what was done."""
+    run = partial(python, host, "busy_acts.py", seconds=seconds + 120)
+    with ThreadPoolExecutor() as pool:
+        acts = pool.submit(run, "host", str(seconds))
+        calls = pool.submit(run, "clients", str(seconds), user=ASKER)
+        while wait((acts, calls), _SAMPLE_SECONDS).not_done:
+            look()
+        return {"host": json.loads(acts.result()), "clients": json.loads(calls.result())}
 
 
 def log_lines(entries: list[Entry]) -> dict[str, Any]:
