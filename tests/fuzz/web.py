@@ -7,6 +7,7 @@ are changed.
 import argparse
 import json
 import random
+import re
 import tempfile
 import time
 from collections import Counter
@@ -159,8 +160,10 @@ def fuzz(gateway: Gateway, count: int, seed: int) -> tuple[Counter[int], list[st
         is_fault = (got >= 500 and got not in ALLOWED) or (got == 0 and not is_changed)
         if is_fault and not (got == 0 and answer.startswith(b"HTTP/1.1 1")):
             faults.append(f"{got}: {data[:300]!r}")
-    if "Traceback" in (log := gateway.log.read_text()):
-        faults.append(log[log.index("Traceback") :][:2000])
+    # the line after a trace, which has paths of this machine
+    faults += re.findall(
+        r"^(?! )(\w+(?:\.\w+)*(?:Error|Exception)\b.*)$", gateway.log.read_text(), re.MULTILINE
+    )
     if not gateway.is_served():
         faults.append("it is not served any more")
     return found, faults

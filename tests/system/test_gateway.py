@@ -107,5 +107,8 @@ def test_the_socket_for_writing_is_roots(host: Host, gateway: Service) -> None:
     host.ask("systemctl", "start", WRITING)
     path = "/run/op-dbus/write.sock"
     assert ask(host, "/health", address=path, user="member")[0] == 0
-    assert ask(host, "/health", address=path)[0] == 200, host.log()
+    lamp = json.dumps({"plugin": "test", "kind": "lamp", "name": "of the gateway"})
+    assert ask(host, "/add", address=path, body=lamp)[0] == 200, host.log()
+    assert ask(host, "/add", body=lamp)[0] in {404, 405}
+    assert "of the gateway" in host.ask("op-dbus", "list", "--plugin", "test")
     assert host.show("op-dbus-gateway-write.service", "User") == "op-dbus-gateway-write"
