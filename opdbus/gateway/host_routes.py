@@ -243,7 +243,11 @@ def _cluster(name: str, size: int, details: dict[str, Any]) -> models.Cluster:
     return models.Cluster(name=name, size=size, **{**details, "objects": typical})
 
 
-@router.get("/map", response_model=models.MapAnswer)
+@router.get(
+    "/map",
+    response_model=models.MapAnswer,
+    responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+)
 async def map_(asked: Annotated[models.MapRequest, Query()], client: Daemon) -> Response:
     """Return all objects as a map on which near means alike, for a script or as a picture."""
     since = read_time("since", asked.since)

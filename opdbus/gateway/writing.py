@@ -160,7 +160,10 @@ async def add(asked: _Items, client: Daemon) -> Response:
     openapi_extra={
         "requestBody": {
             "required": True,
-            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+            "content": {
+                form: {"schema": {"type": "string"}}
+                for form in ("application/x-ndjson", "text/plain")
+            },
             "description": "One object of `/add` a line, of any number of lines.",
         }
     },
