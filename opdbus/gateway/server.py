@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from opdbus import __version__
 from opdbus.errors import ConfigError
-from opdbus.gateway import change_stream, embeddings, host_routes
+from opdbus.gateway import change_stream, embeddings, host_routes, ollama, tei
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.guard import Access, Guard
 from opdbus.gateway.http_connection import HttpConnection
@@ -72,7 +72,8 @@ class Options:
 def read_app(link: DaemonLink) -> FastAPI:
     """Return the application of the reading socket."""
     app = _new_app(link)
-    for router in (embeddings.router, host_routes.router, host_routes.objects, page.router):
+    servers = (embeddings.router, tei.router, ollama.router)
+    for router in (*servers, host_routes.router, host_routes.objects, page.router):
         app.include_router(router)
     app.router.routes.append(mcp_route(link))
     return app
