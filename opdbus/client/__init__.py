@@ -45,7 +45,7 @@ _NOT_THERE: Final = (
 
 Json: TypeAlias = Any
 # Texts of a call, so that its vectors stay under 1 MiB, whatever the model.
-_TEXTS_A_CALL: Final = 128
+TEXTS_A_CALL: Final = 128
 _OBJECTS_A_CALL: Final = 1000
 # Rows of history of a call: 20 ms of work for the daemon.
 _ROWS_A_CALL: Final = 200
@@ -159,12 +159,16 @@ class Client:
         """
         parts: list[bytes] = []
         dimension = 0
-        for part in _split_by_size(texts, _TEXTS_A_CALL, _text_size):
+        for part in split_by_size(texts, TEXTS_A_CALL, text_size):
             _, dimension, _, data = await self._vectorizer.ask(
                 "VectorizeMany", "asa{sv}", part, dict(options or {})
             )
             parts.append(bytes(data))
         return dimension, b"".join(parts)
+
+    async def ask_vectorizer(self, method: str, signature: str, *body: Json) -> list[Json]:
+        """Call a method of Vectorizer1, and return its reply."""
+        return await self._vectorizer.ask(method, signature, *body)
 
     async def vectorize_bulk(
         self, texts: Iterable[str] | Path, options: Mapping[str, Json] | None = None
@@ -185,7 +189,7 @@ class Client:
         """Return the model's limit and each text's number of tokens; options: level."""
         counts: list[int] = []
         limit = 0
-        for part in _split_by_size(texts, _TEXTS_A_CALL, _text_size) or [[]]:
+        for part in split_by_size(texts, TEXTS_A_CALL, text_size) or [[]]:
             limit, tokens = await self._vectorizer.ask(
                 "CountTokens", "asa{sv}", part, dict(options or {})
             )
@@ -441,7 +445,7 @@ class Client:
         """
         options = {"lifetime": lifetime}
         found: list[str] = []
-        for part in _split_by_size(objects, _OBJECTS_A_CALL, _path_size) or [[]]:
+        for part in split_by_size(objects, _OBJECTS_A_CALL, _path_size) or [[]]:
             found += await self._state.one("Publish", "sa(sssa{sv})a{sv}", source, part, options)
         return found
 
@@ -583,7 +587,7 @@ def _open_texts(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _split_by_size(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
+def split_by_size(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
     """Split items into parts of at most `most` items and, unless it is one item, 1 MiB."""
     parts: list[list[T]] = []
     size = 0
@@ -612,7 +616,8 @@ async def _request_fewer(ask: Callable[[int], Awaitable[T]], most: int) -> tuple
             most = max(1, most // 8)
 
 
-def _text_size(text: str) -> int:
+def text_size(text: str) -> int:
+    """Return a text's bytes."""
     # a lone surrogate is refused later, when it is sent
     return len(text.encode(errors="replace"))
 
@@ -620,7 +625,7 @@ def _text_size(text: str) -> int:
 def _path_size(item: Sequence[Any]) -> int:
     """Return an upper bound of the bytes of an object's path."""
     # an escaped byte takes three characters
-    return len(paths.STATE) + 16 + 3 * sum(_text_size(part) for part in item[:3])
+    return len(paths.STATE) + 16 + 3 * sum(text_size(part) for part in item[:3])
 
 
 def _is_stopped(pid: int) -> bool:

@@ -50,12 +50,16 @@ _CLASS: Final = {"int8": "int8", "int8-blocks": "int8"}
 class Embedding:
     """Vectors (texts, dimension), float32 of length 1, and the number of truncated texts.
 
-    Vectors may be compared only if their `numerics` are equal.
+    Vectors may be compared only if their `numerics` are equal. `lengths` has each text's number of
+    tokens that were read, `cut` the indexes of truncated texts, `engine` the engine that served.
     """
 
     vectors: NDArray[np.float32]
     truncated: int
     numerics: str
+    lengths: Sequence[int] = ()
+    cut: Sequence[int] = ()
+    engine: Embedder | None = None
 
 
 class Splitter(Protocol):
@@ -279,7 +283,8 @@ class Embedder:
             vectors = await self.scheduler.embed(rows, priority)
         if len(rows) <= FEW:
             self._waits.append(time.perf_counter() - began)
-        return Embedding(vectors, len(cut), self.numerics)
+        lengths = rows.lengths.tolist()
+        return Embedding(vectors, len(cut), self.numerics, lengths, cut, self)
 
     async def run(self, rows: Rows) -> NDArray[np.float32]:
         """Return the vectors (rows, dimension) of tokenized texts, with bulk priority.

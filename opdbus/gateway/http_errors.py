@@ -20,6 +20,13 @@ _NESTED_TYPES: Final = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_FLAT_TYPES: Final = {
+    400: "Validation",
+    404: "Validation",
+    413: "Validation",
+    429: "Overloaded",
+    503: "Unhealthy",
+}
 _RETRY: Final = ("Retry-After", str(_RETRY_SECONDS))
 _HEADERS: Final = {
     401: ("WWW-Authenticate", "Bearer"),
@@ -101,6 +108,7 @@ def _body(path: str, error: HttpError) -> dict[str, Any]:
     if path.startswith(OLLAMA_PREFIX):
         return {"error": error.message}
     if path in FLAT_PATHS:
-        return {"error": error.message, "error_type": kind, "message": error.message}
+        flat = _FLAT_TYPES.get(error.status, "Backend")
+        return {"error": error.message, "error_type": flat, "message": error.message}
     nested = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     return {"error": nested}

@@ -14,7 +14,15 @@ from fastapi import FastAPI
 
 from opdbus import __version__
 from opdbus.errors import ConfigError
-from opdbus.gateway import change_stream, embeddings, host_routes, older_routes, writing
+from opdbus.gateway import (
+    change_stream,
+    embeddings,
+    host_routes,
+    older_routes,
+    ollama,
+    tei,
+    writing,
+)
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.guard import Access, Guard
 from opdbus.gateway.http_connection import HttpConnection
@@ -39,6 +47,8 @@ METRICS: Final = "metrics"
 # A path takes the first route that fits: the stream comes before objects of any name.
 _READING: Final = (
     embeddings.router,
+    tei.router,
+    ollama.router,
     change_stream.router,
     host_routes.router,
     host_routes.objects,

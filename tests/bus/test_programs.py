@@ -40,6 +40,7 @@ PATHS = {VECTORIZER: ROOT_PATH, STATE: STATE_PATH, OBJECT: SSHD}
 CALLS: dict[str, tuple[list[str], list[str]]] = {
     "Vectorizer1.Vectorize": (["mail", "1", "truncate", "b", "true"], ["mail", "{}"]),
     "Vectorizer1.VectorizeMany": (["2", "mail", "disk", "0"], ["['mail', 'disk']", "{}"]),
+    "Vectorizer1.Embed": (["2", "mail", "disk", "0"], ["['mail', 'disk']", "{}"]),
     "Vectorizer1.CountTokens": (["1", "mail", "0"], ["['mail']", "{}"]),
     "Vectorizer1.Levels": (["0"], ["{}"]),
     "Vectorizer1.Status": (["0"], ["{}"]),

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from numpy.typing import NDArray
-
 from opdbus import __version__
 from opdbus.bus import names
 from opdbus.bus.admission.accounting import RunningCalls
@@ -21,7 +19,7 @@ from opdbus.bus.service.call_options import Given, Options
 from opdbus.bus.service.contract import BusInterface, Caller
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Entries, Plain, Typed
-from opdbus.engine.embedder import Embedder
+from opdbus.engine.embedder import Embedder, Embedding
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.index.health import Health
 from opdbus.models import folder
@@ -67,16 +65,45 @@ class VectorizerInterface:
 
     async def vectorize(self, caller: Caller, text: str, options: Given) -> list[float]:
         """Embed one text."""
-        wanted, vectors = await self._embed(caller, [text], Options(options, _TIMED))
-        return [float(x) for x in wanted.shorten(vectors)[0]]
+        wanted, found = await self._embed(caller, [text], Options(options, _TIMED))
+        return [float(x) for x in wanted.shorten(found.vectors)[0]]
 
     async def vectorize_many(
         self, caller: Caller, texts: Sequence[str], options: Given
     ) -> tuple[int, int, str, bytes]:
         """Embed texts; return the rows, dimensions, type and row-major vectors."""
         checked = Options(options, {**_TIMED, "dtype": str})
-        wanted, vectors = await self._embed(caller, texts, checked)
-        return len(vectors), wanted.dimensions, wanted.dtype, wanted.encode(vectors)
+        wanted, found = await self._embed(caller, texts, checked)
+        data = wanted.encode(found.vectors)
+        return len(found.vectors), wanted.dimensions, wanted.dtype, data
+
+    async def embed(
+        self, caller: Caller, texts: Sequence[str], options: Given
+    ) -> tuple[int, str, bytes, Sequence[int], Mapping[str, Plain]]:
+        """Embed texts; return the vectors, each text's tokens, and what served."""
+        checked = Options(options, {**_TIMED, "dtype": str, "wait": bool})
+        level, config = checked.get("level", ""), self._serving.config
+        is_configured = level in {"", config.vector_level}
+        if not checked.get("wait", default=True) and is_configured:
+            self._refuse_while_loading()
+        wanted, found = await self._embed(caller, texts, checked)
+        engine = found.engine or await self._serving.embedder(level)
+        tokens = list(found.lengths)
+        if found.cut:
+            # by the level's engine of now: the one that served may be closed
+            counting = await self._serving.embedder(level)
+            whole = await counting.count_tokens([texts[index] for index in found.cut])
+            for index, count in zip(found.cut, whole, strict=True):
+                tokens[index] = count
+        details = {
+            "level": engine.level,
+            "model": LEVELS[engine.level].repository,
+            "provider": engine.provider,
+            "precision": engine.precision,
+            "max_tokens": Typed("u", engine.max_tokens),
+            "native_dimension": Typed("u", engine.dimension),
+        }
+        return wanted.dimensions, wanted.dtype, wanted.encode(found.vectors), tokens, details
 
     async def vectorize_bulk(
         self, caller: Caller, texts: Descriptor, options: Given
@@ -173,6 +200,11 @@ class VectorizerInterface:
             "Latency": embedder.latency,
         }
 
+    def _refuse_while_loading(self) -> None:
+        if self._serving.phase.state is State.LOADING:
+            level = self._serving.config.vector_level
+            raise NoModel(f"the level {level} is loading: ask again in a moment")
+
     def _level_status(self, name: str) -> tuple[str, str]:
         config, loaded = self._serving.config, self._serving.loaded.get(name)
         if loaded:
@@ -190,7 +222,7 @@ class VectorizerInterface:
 
     async def _embed(
         self, caller: Caller, texts: Sequence[str], options: Options
-    ) -> tuple[Format, NDArray[Plain]]:
+    ) -> tuple[Format, Embedding]:
         """Return the requested format, and vectors not yet converted to it."""
         require_text(texts)
         seconds = options.get("timeout", default=float("inf"))
@@ -204,7 +236,7 @@ class VectorizerInterface:
 
     async def _embed_untimed(
         self, caller: Caller, texts: Sequence[str], options: Options
-    ) -> tuple[Format, NDArray[Plain]]:
+    ) -> tuple[Format, Embedding]:
         level, truncate = options.get("level", ""), options.get("truncate", default=True)
         wanted = choose_format(options, (await self._serving.embedder(level)).dimension)
         if len(texts) * wanted.row_bytes > MAX_REPLY_BYTES:
@@ -219,7 +251,7 @@ class VectorizerInterface:
             )
         self._truncated += found.truncated
         # the level's model may have changed meanwhile
-        return choose_format(options, found.vectors.shape[1]), found.vectors
+        return choose_format(options, found.vectors.shape[1]), found
 
 
 def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:

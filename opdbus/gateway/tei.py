@@ -1,0 +1,155 @@
+"""Routes of text-embeddings-inference, and reranking in its form and in Cohere's."""
+
+import json
+from array import array
+from operator import mul
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from opdbus import __version__
+from opdbus.gateway.embedding_call import (
+    MOST_ITEMS,
+    Calls,
+    JsonRoute,
+    Texts,
+    read_texts,
+    served_headers,
+)
+from opdbus.gateway.embeddings import READY, Daemon, floats
+from opdbus.gateway.http_errors import HttpError
+
+router: Final = APIRouter(tags=["text-embeddings-inference"], route_class=JsonRoute)
+# Texts of a request and its query are one call.
+_MOST_RANKED: Final = MOST_ITEMS - 1
+
+
+class EmbedRequest(BaseModel):
+    """The body of `/embed`."""
+
+    inputs: Texts
+    truncate: bool | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class RerankRequest(BaseModel):
+    """The body of `/rerank`, which has `texts`, and of Cohere's, which has `documents`."""
+
+    query: str
+    texts: list[Any] | None = None
+    documents: list[Any] | None = None
+    model: str | None = None
+    truncate: bool | None = None
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    return_documents: bool | None = None
+    top_n: Annotated[int, Field(ge=1)] | None = None
+
+
+class Info(BaseModel):
+    """The answer of `/info`."""
+
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    model_type: dict[str, dict[str, str]]
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    provider: str
+
+
+# InferenceClient of huggingface_hub posts to the server's root.
+@router.post("/", response_model=list[list[float]])
+@router.post("/embed", response_model=list[list[float]])
+async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response:
+    """Return the vectors of one text or a list of texts."""
+    if asked.normalize is False:
+        raise HttpError(400, "normalize: vectors of these models always have length 1", "normalize")
+    if asked.prompt_name:
+        raise HttpError(400, "prompt_name: these models have no prompts", "prompt_name")
+    found = await calls.embed(
+        request,
+        read_texts(asked.inputs, "inputs"),
+        None,
+        dimensions=asked.dimensions,
+        may_cut=asked.truncate is not False,
+    )
+    content = json.dumps(floats(found))
+    return Response(content, media_type="application/json", headers=served_headers(found))
+
+
+@router.post("/embed_sparse")
+@router.post("/embed_all")
+async def embed_otherwise() -> Response:
+    """Refuse: no level has such a model."""
+    raise HttpError(424, "these models give one dense vector for each text: use /embed")
+
+
+@router.get("/info")
+async def info(client: Daemon) -> Info:
+    """Describe the model that serves."""
+    status = await client.status()
+    if status["State"] not in READY or not status["Model"]:
+        raise HttpError(503, f"the level {status['Level']} is {status['State']}: it has no model")
+    return Info(
+        model_id=status["Model"],
+        model_sha=status["ModelRevision"],
+        model_dtype=status["Precision"],
+        model_type={"embedding": {"pooling": "mean"}},
+        max_concurrent_requests=100,
+        max_input_length=status["MaxTokens"],
+        max_batch_tokens=16384,
+        max_batch_requests=None,
+        max_client_batch_size=MOST_ITEMS,
+        auto_truncate=True,
+        tokenization_workers=2,
+        version=__version__,
+        provider=status["Provider"],
+    )
+
+
+@router.post("/rerank")
+@router.post("/v1/rerank")
+async def rerank(asked: RerankRequest, request: Request, calls: Calls) -> Response:
+    """Order texts by the cosine of their vectors and the query's: levels have no cross-encoder."""
+    is_cohere = asked.texts is None
+    given = asked.documents if asked.texts is None else asked.texts
+    param = "documents" if is_cohere else "texts"
+    if given is None:
+        raise HttpError(400, "send `texts`, or `documents`", "texts")
+    documents = [each.get("text") if isinstance(each, dict) else each for each in given]
+    if len(documents) > _MOST_RANKED:
+        raise HttpError(413, f"{param}: at most {_MOST_RANKED} texts in one request", param)
+    texts = read_texts(documents, param)
+    (query,) = read_texts(asked.query, "query")
+    found = await calls.embed(
+        request, [query, *texts], asked.model, may_cut=asked.truncate is not False
+    )
+    first, *rows = [array("f", row) for row in found.rows]
+    scores = [sum(map(mul, first, row)) for row in rows]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
+    if is_cohere:
+        results = [
+            {"index": index, "relevance_score": scores[index]}
+            | ({"document": {"text": texts[index]}} if asked.return_documents else {})
+            for index in order
+        ]
+        usage = {"total_tokens": found.read_tokens}
+        answer: Any = {"model": found.details["model"], "results": results, "usage": usage}
+    else:
+        answer = [
+            {"index": index, "score": scores[index]}
+            | ({"text": texts[index]} if asked.return_text else {})
+            for index in order
+        ]
+    headers = served_headers(found)
+    return Response(json.dumps(answer), media_type="application/json", headers=headers)
