@@ -168,7 +168,10 @@ def _proof_result(finding: Finding) -> str:
 @as_json
 @click.pass_context
 def devices(context: click.Context, json_: bool) -> None:
-    """List accelerators, embedding servers that are set, and what may be used of the CPU."""
+    """List accelerators, embedding servers, and the CPU's share.
+
+    Servers are those of OP_DBUS_EXECUTION_PROVIDER; of the CPU, what this process may use.
+    """
     from opdbus.engine.accelerators import hardware
 
     found = hardware(providers=load_settings(context.obj).execution_provider.names)

@@ -32,6 +32,10 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # The runtimes take signed 64-bit numbers.
 _MAX_BYTES: Final = 1 << 63
 _MAX_DIGITS: Final = 18
+# [NAME=]unix:/PATH or [NAME=]HOST:PORT
+_ADDRESS: Final = re.compile(
+    r"(?:(?:http|write|metrics)=)?(?:unix:/.*|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/=]+):\d{1,5})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +153,7 @@ def name_list(text: str) -> tuple[str, ...]:
 def addresses(text: str) -> tuple[str, ...]:
     """Parse addresses to listen on, separated by commas."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
-    pattern = r"(?:(?:http|write|metrics)=)?(?:unix:/.*|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/=]+):\d{1,5})"
-    if not all(re.fullmatch(pattern, address) for address in found):
+    if not all(_ADDRESS.fullmatch(address) for address in found):
         raise ValueError("unix:/PATH or HOST:PORT, several separated by commas")
     return found
 

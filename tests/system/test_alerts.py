@@ -79,7 +79,8 @@ def test_alerts_reach_the_journal(host: Host, observer: Service) -> None:
     until_alert(host, after, by)
     assert "alerts: on; journal is at change " in host.run("op-dbus", "doctor").stdout
     # as on a full disk, nothing can be noted, and alerts go on
-    host.ask("mkdir", "/var/lib/op-dbus-notify/.journal.new")
+    pid = host.show(UNIT, "MainPID")
+    host.ask("mkdir", f"/var/lib/op-dbus-notify/.journal.{pid}.new")
     host.ask("systemd-run", "--unit=broken2", "sh", "-c", "exit 4")
     until_alert(host, after, r"broken2.service .*failed .*status 4")
     end = monotonic() + SECONDS

@@ -38,7 +38,7 @@ _CLOSED: Final = 0o117
 )
 @click.pass_context
 def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
-    """Serve HTTP: embeddings, the host's objects, MCP, metrics and a page.
+    """Serve HTTP: embeddings, objects, MCP, metrics, a page.
 
     ADDRESS may begin with what it is for: `metrics=127.0.0.1:9911`, or `write=unix:PATH` for
     routes that publish. TCP needs a token in the file that OP_DBUS_HTTP_TOKEN_FILE names.

@@ -11,7 +11,7 @@ from opdbus.errors import ConfigError
 @root.command()
 @click.pass_context
 def mcp(context: click.Context) -> None:
-    """Serve an assistant over stdin and stdout by the Model Context Protocol.
+    """Let an assistant ask this host, by MCP over stdin and stdout.
 
     An assistant starts this command itself: docs/mcp.md has its settings. It asks the daemon as
     the user who runs it, and changes nothing.

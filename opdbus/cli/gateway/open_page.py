@@ -49,7 +49,7 @@ _DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
     help="End after so long without a request. [30]",
 )
 def page(gateway: Path, port: int, only_print: bool, idle: float) -> None:
-    """Open the page: ask, drift, changes, the map and the status in a browser.
+    """Open the page in a browser: ask, drift, changes, the map.
 
     The link works once, for one browser, and other users of this host are refused. The page is
     served until Ctrl-C, and as you: who may not open the gateway's socket sees nothing.
