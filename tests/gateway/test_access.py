@@ -1,5 +1,6 @@
 """Who may use the gateway: sockets, tokens, names, and settings that are refused."""
 
+import socket
 import stat
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ import httpx
 import pytest
 from harness.gateways import TOKEN, Gateway
 from harness.running import Running, environment, run_program
+
+from opdbus.gateway.server import Listener
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,13 @@ def start(served: Running, folder: Path, *flags: str, **settings: object) -> tup
     environ = environment(served.bus, folder, given)
     done = run_program([sys.executable, "-m", "opdbus", "gateway", *flags], env=environ)
     return done.returncode, done.stderr
+
+
+def test_tcp_sends_at_once() -> None:
+    """Connections of a listener inherit that no part of an answer waits for an acknowledgement."""
+    with Listener("http", socket.create_server(("127.0.0.1", 0))).socket as own:
+        with socket.create_connection(own.getsockname()), own.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_tcp_takes_the_token(tcp: Gateway) -> None:
