@@ -49,9 +49,9 @@ def start(served: Running, folder: Path, *flags: str, **settings: object) -> tup
 
 def test_tcp_sends_at_once() -> None:
     """Connections of a listener inherit that no part of an answer waits for an acknowledgement."""
-    with Listener("http", socket.create_server(("127.0.0.1", 0))).socket as own:
-        with socket.create_connection(own.getsockname()), own.accept()[0] as connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    own = Listener("http", socket.create_server(("127.0.0.1", 0))).socket
+    with own, socket.create_connection(own.getsockname()), own.accept()[0] as connection:
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_tcp_takes_the_token(tcp: Gateway) -> None:
