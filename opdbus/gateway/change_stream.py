@@ -219,7 +219,7 @@ class _Stream:
     async def events(self) -> AsyncIterator[str]:
         """Yield events until the gateway ends."""
         yield f"retry: {_RETRY_MILLISECONDS}\n\n"
-        ending = asyncio.ensure_future(self._feed.link.is_ending.wait())
+        ending = news = asyncio.ensure_future(self._feed.link.is_ending.wait())
         try:
             while not ending.done():
                 news = asyncio.ensure_future(self._feed.news().wait())
@@ -233,6 +233,7 @@ class _Stream:
                 news.cancel()
         finally:
             ending.cancel()
+            news.cancel()
 
     async def _new_events(self) -> AsyncIterator[str]:
         """Yield all that is new; a daemon that is away is told once."""

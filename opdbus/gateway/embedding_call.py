@@ -221,7 +221,8 @@ def served_headers(found: Embedded) -> dict[str, str]:
     """Return the response headers that say what served, and how many texts were cut."""
     details = found.details
     headers = {
-        "x-opdbus-provider": details["provider"],
+        # headers are ASCII; the address of a remote provider need not be
+        "x-opdbus-provider": details["provider"].encode("ascii", "backslashreplace").decode(),
         "x-opdbus-precision": details["precision"],
         "x-opdbus-level": details["level"],
         "x-opdbus-truncated": str(len(found.cut)),

@@ -28,6 +28,8 @@ _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d+)?")
 # Slashes hidden from a proxy that decides by the path; names of objects may have them.
 _HIDDEN: Final = (b"%2f", b"%5c", b"\\")
 _NAMED: Final = b"/objects/"
+# One client may have this part of all bytes that are held, or one body.
+_SHARES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class Guard:
         self._listener = listener
         self.limits = limits
         self._running: Counter[str] = Counter()
-        self.held = 0
+        # bytes of bodies, by client
+        self.held: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -141,7 +144,7 @@ class _Exchange:
             yield
         finally:
             if not self._is_streamed:
-                self._guard.held -= self._received
+                self._hold(-self._received)
 
     def require_size(self) -> None:
         """Raise HttpError if the body is declared larger than it may be."""
@@ -155,7 +158,8 @@ class _Exchange:
         if self._has_ended or self._is_refused:
             return await self._receive() if self._has_ended else {"type": "http.disconnect"}
         earned = self._received / self._limits.body_rate
-        allowed = self._limits.body_seconds + earned - self._waited
+        # a large part earns no long silence
+        allowed = min(earned - self._waited, 0.0) + self._limits.body_seconds
         began = time.monotonic()
         try:
             async with asyncio.timeout(allowed):
@@ -167,13 +171,24 @@ class _Exchange:
         size = len(message.get("body", b""))
         self._received += size
         if self._received > self._most:
-            self._guard.held += 0 if self._is_streamed else size
+            if not self._is_streamed:
+                self._hold(size)
             return await self._end(self._too_large())
         if not self._is_streamed:
-            self._guard.held += size
-            if self._guard.held > self._limits.held_bytes:
+            self._hold(size)
+            held, most = self._guard.held, self._limits.held_bytes
+            if held[self.client] > max(most // _SHARES, self._most):
+                return await self._end(HttpError(429, "too many bodies of this client are held"))
+            if held.total() > most:
                 return await self._end(HttpError(503, "too many bodies are held: ask again later"))
         return message
+
+    def _hold(self, size: int) -> None:
+        """Count bytes of bodies that are held, or are not any more if negative."""
+        held = self._guard.held
+        held[self.client] += size
+        if not held[self.client]:
+            del held[self.client]
 
     async def send(self, message: Message) -> None:
         """Send a part of the response, unless the request was refused meanwhile."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from opdbus.gateway.http_errors import type_of
 from opdbus.gateway.http_limits import Limits
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -151,8 +152,7 @@ class HttpConnection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            kind = "server_error" if status == 503 else "invalid_request_error"
-            error = {"message": message, "type": kind, "param": None, "code": None}
+            error = {"message": message, "type": type_of(status), "param": None, "code": None}
             content = json.dumps({"error": error}).encode()
             headers = [("content-type", "application/json"), ("connection", "close")]
             headers.append(("content-length", str(len(content))))
@@ -160,10 +160,8 @@ class HttpConnection(H11Protocol):
             start = h11.Response(
                 status_code=status, headers=headers, reason=STATUS_PHRASES.get(status, b"")
             )
-            for event in (
-                start,
-                h11.Data(json.dumps({"error": error}).encode()),
-                h11.EndOfMessage(),
-            ):
+            is_head = self.scope is not None and self.scope["method"] == "HEAD"
+            body = [] if is_head else [h11.Data(content)]
+            for event in (start, *body, h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

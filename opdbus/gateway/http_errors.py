@@ -13,13 +13,12 @@ from opdbus import errors
 # Seconds after which a client asks again: a queue that is full, a model that loads.
 _RETRY_SECONDS: Final = 1
 _NESTED_TYPES: Final = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_SERVER_FAULT: Final = 500
 _FLAT_TYPES: Final = {
     400: "Validation",
     404: "Validation",
@@ -88,6 +87,11 @@ def add_error_answers(app: FastAPI) -> None:
         answer.headers.update(error.headers or {})
         return answer
 
+    @app.exception_handler(Exception)
+    async def answer_fault(request: Request, _error: Exception) -> Response:
+        # raised again behind this answer, for the log
+        return answer_error(request, HttpError(500, "a fault of op-dbus itself: its log says more"))
+
 
 def status_of(error: errors.OpDbusError) -> int:
     """Return the HTTP status of an error of the daemon; 500 for its own faults."""
@@ -102,9 +106,15 @@ def answer_error(request: Request, error: HttpError) -> Response:
     return Response(content, error.status, headers, "application/json")
 
 
+def type_of(status: int) -> str:
+    """Return the type that OpenAI's clients know for a status."""
+    usual = "invalid_request_error" if status < _SERVER_FAULT else "server_error"
+    return _NESTED_TYPES.get(status, usual)
+
+
 def _body(path: str, error: HttpError) -> dict[str, Any]:
     """Return an error's body: flat on routes of text-embeddings-inference, a text on ollama's."""
-    kind = _NESTED_TYPES.get(error.status, "server_error")
+    kind = type_of(error.status)
     if path.startswith(OLLAMA_PREFIX):
         return {"error": error.message}
     if path in FLAT_PATHS:

@@ -84,7 +84,8 @@ class Counters:
             else:
                 spent = time.perf_counter() - began
                 self._seconds.labels(route).observe(spent, _exemplar(scope))
-            if status >= 500:
+            # others are not faults of the gateway, such as a model that loads
+            if status == 500:
                 self.last_fault = f"{scope['method']} {route} was answered {status}"
                 self.on_fault()
 

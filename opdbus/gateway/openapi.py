@@ -17,13 +17,16 @@ _ERRORS: Final = {
     "401": "TCP: the token is missing or wrong.",
     "403": "The caller may not do this.",
     "404": "There is no such object, route or level.",
+    "405": "The route has no such method.",
     "408": "The body came too slowly.",
     "413": "The body or the request is too large.",
     "421": "TCP: the server has no such name.",
+    "424": "The level has no such vectors.",
     "429": "Too many requests, or an answer that would be too large.",
     "431": "The path and the headers are too large.",
     "500": "A fault of op-dbus itself: its log says more.",
     "503": "The daemon, its model or a place is not there now.",
+    "505": "The version of HTTP is not served.",
 }
 _RETRIED: Final = ("429", "503")
 _TEXT: Final = {"type": "string"}

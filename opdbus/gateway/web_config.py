@@ -174,14 +174,18 @@ class BasicAuth:
             return False
         found = self._config.users.get(user.decode(errors="replace"), "").encode()
         key = hashlib.sha256(b"\0".join((found, user, password))).digest()
+        if self._checked.get(key):
+            return True
         # one at a time: each takes a processor for a moment
         async with self._checking:
             if key not in self._checked:
                 right = await asyncio.to_thread(_check, password, found or _NOBODY)
                 while len(self._checked) >= _MOST_CHECKED:
-                    del self._checked[next(iter(self._checked))]
+                    # right answers stay as long as there are wrong ones
+                    wrong = (each for each, is_right in self._checked.items() if not is_right)
+                    del self._checked[next(wrong, next(iter(self._checked)))]
                 self._checked[key] = right and bool(found)
-        return self._checked[key]
+            return self._checked[key]
 
 
 def _check(password: bytes, hashed: bytes) -> bool:

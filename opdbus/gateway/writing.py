@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from starlette.requests import ClientDisconnect
 
 from opdbus.client import Client
-from opdbus.errors import AccessDenied, CallerError, InvalidArgs
+from opdbus.errors import AccessDenied, CallerError, InvalidArgs, LimitsExceeded, TimedOut
 from opdbus.gateway import host_models as models
 from opdbus.gateway.embeddings import Daemon
 from opdbus.gateway.http_errors import HttpError
@@ -127,7 +127,8 @@ class _Import:
         rows = {(line.item.plugin, line.item.kind, line.item.name): line for line in batch}
         try:
             await self._client.publish(SOURCE, [line.item.row() for line in rows.values()])
-        except AccessDenied:
+        except (AccessDenied, LimitsExceeded, TimedOut):
+            # no line is at fault
             raise
         except CallerError as error:
             if len(batch) == 1:

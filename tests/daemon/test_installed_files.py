@@ -179,7 +179,7 @@ def test_sockets_of_the_gateway_are_closed_to_others() -> None:
     }
     assert seen == {
         "http": (GATEWAY.name, GROUP, "0660", "localhost"),
-        "write": (WRITER.name, "root", "0600", None),
+        "write": (WRITER.name, "root", "0600", "localhost"),
         "metrics": (GATEWAY.name, None, None, "localhost"),
     }
     assert set(seen) == set(gateway.NAMES)

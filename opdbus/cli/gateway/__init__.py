@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -142,7 +143,7 @@ def _listen_unix(path: Path) -> socket.socket:
     """Listen on a path, where a socket that nobody serves any more may lie."""
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode) and own.connect_ex(str(path)):
+        if stat.S_ISSOCK(path.lstat().st_mode) and own.connect_ex(str(path)) == errno.ECONNREFUSED:
             path.unlink()
     own.close()
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -58,8 +58,12 @@ class McpEndpoint:
         """Keep the sessions until the gateway ends."""
         try:
             server = await asyncio.to_thread(self._load)
-        except HttpError as error:
-            ready.set_exception(error)
+        except Exception as error:  # noqa: BLE001 -- of the SDK: those who wait need an answer
+            reason = f"MCP is not served: {type(error).__name__}: {error}"
+            known = isinstance(error, HttpError)
+            ready.set_exception(error if known else HttpError(501, reason))
+            # the next request tries again
+            self._manager = None
             return
         server.streamable_http_app(
             host="",
