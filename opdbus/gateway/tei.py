@@ -23,6 +23,10 @@ from opdbus.gateway.http_errors import HttpError
 router: Final = APIRouter(tags=["text-embeddings-inference"], route_class=JsonRoute)
 # Texts of a request and its query are one call.
 _MOST_RANKED: Final = MOST_ITEMS - 1
+_FLAT_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/FlatError"}}}
+_NO_SUCH_MODEL: Final[dict[int | str, dict[str, Any]]] = {
+    424: {"description": "No level has such a model.", "content": _FLAT_ERROR}
+}
 
 
 class EmbedRequest(BaseModel):
@@ -87,8 +91,8 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
     return Response(content, media_type="application/json", headers=served_headers(found))
 
 
-@router.post("/embed_sparse")
-@router.post("/embed_all")
+@router.post("/embed_sparse", responses=_NO_SUCH_MODEL)
+@router.post("/embed_all", responses=_NO_SUCH_MODEL)
 async def embed_otherwise() -> Response:
     """Refuse: no level has such a model."""
     raise HttpError(424, "these models give one dense vector for each text: use /embed")

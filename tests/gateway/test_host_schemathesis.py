@@ -36,6 +36,8 @@ def test_no_fault_and_no_undocumented_answer(served: Running, tmp_path: Path) ->
             *("--url", f"http://127.0.0.1:{gateway.port('write')}"),
             *("-H", f"Authorization: Bearer {TOKEN}"),
             *("--checks", CHECKS, "--max-examples", "20", "--phases", "coverage,fuzzing"),
+            # the first request for another level waits until that is loaded and proven
+            *("--request-timeout", "120"),
             # a stream does not end
             *("--exclude-path", "/changes/stream", "--continue-on-failure", "--no-color"),
         ]
