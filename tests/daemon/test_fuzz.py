@@ -30,11 +30,11 @@ def test_random_calls_find_no_fault(daemons: Callable[..., Running]) -> None:
     with daemons(LOG_LEVEL="info") as daemon:
         daemon.wait_for_log("model proven")
         daemon.wait_for_log("state file read")
-        calls.shoot(daemon, tally, 1800, seed=4)
+        calls.shoot(daemon, tally, 2200, seed=4)
         assert not tally.faults, "\n".join(map(str, tally.faults[:3]))
         assert tally.share > 0.5
         assert tally.missed() == set()
-        assert tally.calls >= 1800
+        assert tally.calls >= 2200
         assert daemon.stop() == 0
 
 

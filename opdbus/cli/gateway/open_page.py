@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import os
 import socket
 import stat
-import tempfile
-import webbrowser
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -100,6 +97,11 @@ def _open(link: str, *, only_print: bool) -> Iterator[bool]:
     if only_print or not any(os.environ.get(name) for name in _DISPLAYS):
         yield False
         return
+    # only here: each command loads this module
+    import html
+    import tempfile
+    import webbrowser
+
     with tempfile.TemporaryDirectory(
         prefix="op-dbus-page-", dir=os.environ.get("XDG_RUNTIME_DIR")
     ) as folder:

@@ -96,10 +96,10 @@ class StateFileLoader:
             if mark != await self._stored_mark():
                 with suppress(StoreError):
                     await self._store.archive.write(lambda store: store.set_fact(DECLARED, mark))
-        # a file's objects are read and forgotten
-        await asyncio.to_thread(gc_tuning.trim)
         self._store.notify(Claimed(self._file.claims))
         log.info("state file read", path=str(self.path), objects=len(present), changed=count)
+        # its objects were read and are forgotten
+        await asyncio.to_thread(gc_tuning.trim)
 
     async def _record(self, fault: str) -> None:
         """Record a change of the file's fault in history; "" if it can be read.
