@@ -25,11 +25,14 @@ const base = page.url().split("#")[0];
 say("link", base);
 
 // the views by the words of their headings
-const HEADINGS = { drift: "Drift", changes: "Changes", objects: "Objects", map: "Map", serving: "Serving", observers: "Observers" };
+const HEADINGS = { drift: "Drift", changes: "Changes", objects: "Objects", map: "Map", serving: "serves", observers: "Observers" };
 const show = async (on, view) => {
   await on.goto(`${base}#${view}`);
   const heading = HEADINGS[view.slice(1)] ?? "";
-  await on.waitForFunction((wanted) => document.querySelector("main h1")?.textContent.includes(wanted), heading, { timeout: 30000 });
+  await on.waitForFunction((wanted) => {
+    const main = document.querySelector("main");
+    return !main.innerText.includes("Loading.") && (!wanted || main.querySelector("h1")?.textContent.includes(wanted));
+  }, heading, { timeout: 30000 });
   await on.waitForTimeout(1000);
 };
 const hasText = (text) => page.waitForFunction((wanted) => document.querySelector("main").innerText.includes(wanted), text, { timeout: 30000 });

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from gateway.test_page import open_page
 ROOT = Path(__file__).parents[2]
 NODE = Path(os.environ.get("OP_DBUS_TEST_NODE", ROOT / ".clients/node"))
 pytestmark = pytest.mark.clients
+# milliseconds from typing to the first answer
+ANSWER: list[float] = []
 
 
 class Browser:
@@ -62,7 +65,7 @@ def browser(gateway: Gateway) -> Iterator[Browser]:
 
 def test_a_browser_sees_what_the_host_answers(browser: Browser, served: Running) -> None:
     """Ask, show an object, drift, the map and a change as it comes; come back with the daemon."""
-    assert browser.until("ask") < 10_000
+    ANSWER.append(browser.until("ask"))
     assert browser.until("object")
     assert "declared" in browser.until("drift")
     assert browser.until("map")
@@ -86,3 +89,10 @@ def test_no_view_violates_a_rule_of_accessibility(browser: Browser) -> None:
     found = [browser.until("axe") for _ in range(18)]
     assert [each for each in found if each["violations"]] == []
     assert browser.until("faults") == []
+    if os.environ.get("CLIENTS_RECORD"):
+        seen = [f"{each['view']} {each['colorScheme']}" for each in found]
+        day = datetime.now(UTC).strftime("%Y-%m-%d")
+        report = {"date": day, "axe-core, no violation": seen, "answer ms": ANSWER}
+        (ROOT / f"benchmarks/results/{day}-page.json").write_text(
+            json.dumps(report, indent=1) + "\n"
+        )
