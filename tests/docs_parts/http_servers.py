@@ -8,7 +8,7 @@ from docs_parts.tables import newest, table
 _TEXT = """\
 From `benchmarks/results/{file}` (`benchmarks/http_servers.py`), on {machine}: objects of a host of
 56 tokens by the medium model. Cells are texts a second, and the 99th percentile of a request's time
-in ms; medians of {rounds} rounds, in which the servers took turns.
+in ms; medians of the rounds ({rounds}), in which the servers took turns.
 
 {figures}
 
