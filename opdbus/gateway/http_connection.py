@@ -147,7 +147,8 @@ class HttpConnection(H11Protocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error and close; without an answer if one has begun."""
-        if self.cycle and not self.cycle.response_complete:
+        is_running = self.cycle is not None and not self.cycle.response_complete
+        if is_running:
             # the application sends nothing any more, and reads the end
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -160,7 +161,8 @@ class HttpConnection(H11Protocol):
             start = h11.Response(
                 status_code=status, headers=headers, reason=STATUS_PHRASES.get(status, b"")
             )
-            is_head = self.scope is not None and self.scope["method"] == "HEAD"
+            # a request that cannot be read has no method, and so an answer with a body
+            is_head = is_running and self.scope["method"] == "HEAD"
             body = [] if is_head else [h11.Data(content)]
             for event in (start, *body, h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")

@@ -211,6 +211,17 @@ def test_a_client_has_a_bounded_number_of_requests(limited: Gateway) -> None:
     assert limited.is_served()
 
 
+@pytest.mark.parametrize("broken", [b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", b"\r\nx\r\n\r\n"])
+def test_a_broken_request_after_its_head_or_in_its_body_is_no_fault(
+    limited: Gateway, broken: bytes
+) -> None:
+    """Answer what breaks off in the body of HEAD, and what follows HEAD, without a traceback."""
+    with limited.connect() as own:
+        own.sendall(b"HEAD /health HTTP/1.1\r\nHost: x\r\n" + broken)
+        assert receive(own).startswith(b"HTTP/1.1 ")
+    assert "LocalProtocolError" not in limited.log.read_text()
+
+
 def test_bodies_together_are_bounded(limited: Gateway) -> None:
     """Answer 429 if the bodies of one client would take the memory of all."""
     with limited.connect() as first:
