@@ -22,7 +22,9 @@ def http_servers() -> str:
     assert found, "no report of benchmarks/http_servers.py is committed"
     file, report = found
     figures, beside = report["figures"], report["beside the bus"]
-    servers = sorted({each["server"] for each in figures}, key=lambda name: "op-dbus" not in name)
+    servers = sorted(
+        {each["server"] for each in figures}, key=lambda name: ("op-dbus" not in name, name)
+    )
     loads = list(dict.fromkeys((each["clients"], each["batch"]) for each in figures))
     machine = report["machine"]
     return _TEXT.format(
