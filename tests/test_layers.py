@@ -120,6 +120,7 @@ IN_FUNCTIONS = {
         "opdbus.models.pull_hub",
         "opdbus.models.model_store",
         "opdbus.models.pull_packages",
+        "opdbus.platform.lean_imports",
         "opdbus.picture",
     }
 }

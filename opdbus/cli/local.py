@@ -53,6 +53,9 @@ def daemon(context: click.Context, /, **flags: str | None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # imports create no garbage; collecting took a sixth of that time
     gc.disable()
+    from opdbus.platform.lean_imports import import_structlog
+
+    import_structlog()
     from opdbus.daemon import main
 
     gc.enable()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.tokenizer import Tokens
+from opdbus.platform.lean_imports import distinct
 from opdbus.platform.metrics import Histogram
 from opdbus.platform.slices import slices
 
@@ -234,7 +235,7 @@ class Backlog:
 
     def drop(self, request: Request) -> None:
         """Remove the rows of a request that was cancelled."""
-        lengths = np.unique(request.lengths).tolist()
+        lengths = distinct(request.lengths).tolist()
         for key in {(request.rank, length) for length in lengths} & self._queues.keys():
             kept: deque[Part] = deque()
             for part in self._queues[key]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 
 from opdbus.engine.word_cache import MOST_WORDS, WordCache
@@ -19,10 +18,12 @@ from opdbus.models.static_table import WordPieces
 from opdbus.platform.regular_files import read_regular
 
 if TYPE_CHECKING:
+    import tokenizers
+
     from opdbus.models.folder import Model
 
 Numbers: TypeAlias = Sequence[int] | NDArray[np.intp]
-Encode: TypeAlias = Callable[[list[str]], list[tokenizers.Encoding]]
+Encode: TypeAlias = "Callable[[list[str]], list[tokenizers.Encoding]]"
 
 
 class Rows(Protocol):
@@ -131,6 +132,9 @@ class LibraryTokenizer:
     """A Hugging Face tokenizer with this model's limit; safe to call from any thread."""
 
     def __init__(self, path: Path, max_tokens: int) -> None:
+        # 3.6 MiB that plain texts do not need
+        import tokenizers
+
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
             # some damage shows only when it is used

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.platform.lean_imports import distinct
+
 
 def zeros_by_page(rows: int, columns: int) -> NDArray[np.float32]:
     """Return zeros (rows, columns) whose memory is allocated by the page, on first use.
@@ -36,6 +38,6 @@ class LazyRows:
         """Read the rows with these numbers, unless that is done."""
         missing = ids.compress(~self._is_read.take(ids))
         if len(missing):
-            new = np.unique(missing)
+            new = distinct(missing)
             self.values[new] = self._read(new)
             self._is_read[new] = True

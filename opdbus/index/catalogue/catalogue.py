@@ -19,6 +19,7 @@ from opdbus.index.catalogue.text_table import TextTable
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import Quota, Usage
 from opdbus.index.database.store import Entry
+from opdbus.platform.lean_imports import distinct
 from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, ObjectId, matches
 
@@ -151,7 +152,7 @@ class Catalogue:
         )
         published = places[is_published[view.source_kind_ids[places]]]
         owners, sizes = view.owners[published], view.sizes[published]
-        for owner in np.unique(owners).tolist():
+        for owner in distinct(owners).tolist():
             mine = owners == owner
             self.usage.add(owner, Quota(sign * int(mine.sum()), sign * int(sizes[mine].sum())))
             counts = np.bincount(view.source_kind_ids[published[mine]]).tolist()
@@ -445,5 +446,5 @@ class Catalogue:
         places = self.view.of_source_kinds(lambda source_kind: source_kind[1:][:depth] == names)
         if depth == len(ObjectId._fields) - 1:
             return sorted({*self.view.names.of(places.tolist())})
-        numbers = np.unique(self.view.source_kind_ids[places]).tolist()
+        numbers = distinct(self.view.source_kind_ids[places]).tolist()
         return sorted({self.view.source_kinds[number][1 + depth] for number in numbers if number})

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.entry_view import EntryView
+from opdbus.platform.lean_imports import distinct
 from opdbus.state.object import ObjectId
 
 
@@ -13,7 +14,7 @@ def in_order(view: EntryView, places: NDArray[np.intp]) -> list[ObjectId]:
     """Return the distinct object ids of the entries at places, in listing order."""
     source_kinds, ids = view.source_kinds, view.source_kind_ids[places]
     numbers: dict[tuple[str, str], list[int]] = {}
-    for number in np.unique(ids).tolist():
+    for number in distinct(ids).tolist():
         numbers.setdefault(source_kinds[number][1:], []).append(number)
     found: list[ObjectId] = []
     for kind in sorted(numbers):

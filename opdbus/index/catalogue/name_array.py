@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import with_room
 from opdbus.index.catalogue.value_array import positions
+from opdbus.platform.lean_imports import distinct
 
 # Bytes of removed names, besides half of all bytes, that are kept before compaction.
 _LEFT: Final = 1 << 16
@@ -99,7 +100,7 @@ class NameArray:
         order = there[np.argsort(starts[there], kind="stable")]
         at = order[np.searchsorted(starts[order], found, "right") - 1]
         is_held = (starts[at] <= found) & (found + len(part) <= starts[at] + sizes[at])
-        return np.unique(at[is_held])
+        return distinct(at[is_held])
 
     def __getitem__(self, place: int) -> str:
         """Return a name; a name that is being replaced may be read as any text."""

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Final, NamedTuple
 
@@ -38,6 +38,7 @@ from opdbus.language import vocabulary
 from opdbus.language.kinds import Kinds, RequestedKinds
 from opdbus.language.synonyms import find_synonyms, gloss
 from opdbus.language.tables import NUMBERS
+from opdbus.platform.lean_imports import distinct
 from opdbus.state.fields import leaves, split
 from opdbus.state.flatten import singular
 from opdbus.state.object import Json
@@ -65,6 +66,8 @@ _MOST_WITH_NUMBER: Final = 1000
 _MOST_READ: Final = 8192
 # A question with more values is a document.
 _MAX_VALUES: Final = 16
+
+_in_both = partial(np.intersect1d, assume_unique=True)
 
 _TOKEN = re.compile(r"[^\W\d_]+|(?<![\w.:/-])\d+(?![\w:/-]|\.\d)")
 # 51820/udp
@@ -223,7 +226,7 @@ def read_matches(
         _add_everyday(scores, store, lookup, question, found, view)
     exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
     if exact:
-        meant = reduce(np.intersect1d, map(found.having, exact))
+        meant = reduce(_in_both, map(distinct, map(found.having, exact)))
         if len(meant) <= _FEW:
             scores[meant[meant < len(scores)]] = 1.0
     literals = read_literals(store, question, found.counts)

@@ -18,6 +18,7 @@ from opdbus.index.vectors.first_stage import STATIC
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.sentence_vectors import SentenceVectors
 from opdbus.index.vectors.vector_index import VectorIndex
+from opdbus.platform import gc_tuning
 from opdbus.platform.slices import slices
 from opdbus.platform.tasks import pauses, until_first_ends
 
@@ -130,6 +131,9 @@ class Indexer:
         say = log.info if is_notable else log.debug
         say("vectorized", computed=computed, reused=reused)
         self._logged = index if is_notable else self._logged
+        if computed >= _NOTABLE:
+            # their texts and tokens were read and are forgotten
+            await asyncio.to_thread(gc_tuning.trim)
         self._memory.unembedded.set()
         # static vectors may no longer be worth their memory
         self._memory.unstaged.set()
