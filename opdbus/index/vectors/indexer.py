@@ -131,12 +131,12 @@ class Indexer:
         say = log.info if is_notable else log.debug
         say("vectorized", computed=computed, reused=reused)
         self._logged = index if is_notable else self._logged
-        if computed >= _NOTABLE:
-            # their texts and tokens were read and are forgotten
-            await asyncio.to_thread(gc_tuning.trim)
         self._memory.unembedded.set()
         # static vectors may no longer be worth their memory
         self._memory.unstaged.set()
+        if computed >= _NOTABLE:
+            # their texts and tokens were read and are forgotten
+            await asyncio.to_thread(gc_tuning.trim)
 
     async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[bytes]) -> int:
         """Embed texts in parts, each committed before the next begins; return their number."""
