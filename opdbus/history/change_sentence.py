@@ -117,6 +117,8 @@ def events_of(change: Change) -> str:
     """Return the events of a change, joined by commas; "changed" if nothing else is known."""
     if change.change_type == "event":
         cause = change.why.cause
+        if jobs.ended_after_start(cause):
+            return "started, stopped"
         return "restarted" if jobs.ended_by(cause) else _unit_event(jobs.alone(cause))
     if change.identity.source == FILE and change.change_type in _DECLARED:
         return _DECLARED[change.change_type]

@@ -41,6 +41,11 @@ def ended_by(cause: str) -> str:
     return next((word for word in ("exit", "stop") if word in before), "")
 
 
+def ended_after_start(cause: str) -> str:
+    """Return the cause that ended a unit after its start, exit or stop; empty if there is none."""
+    return act(cause) if act(cause) in ENDS and "start" in others(cause) else ""
+
+
 def alone(cause: str) -> str:
     """Return the cause without the earlier ones."""
     parts = _PARTS.fullmatch(cause)

@@ -148,9 +148,11 @@ def _repetitions(change: Change) -> str:
     if others and change["what"] == "changed" and jobs.act(change["cause"]) == "restart":
         # a "changed" row reads as started, so name the restart
         said = [f"{times} {plural('restart', times)}"]
-    # the text names both if each end was followed by a start
-    ended = jobs.ended_by(change["cause"]) if change["what"] == "event" else ""
-    besides = [f"{n} {plural(w, n)}" for w, n in others.items() if (w, n) != (ended, times)]
+    # the text names both if each end was followed by a start, or each start by an end
+    told = jobs.ended_by(change["cause"]) if change["what"] == "event" else ""
+    if change["what"] == "event" and jobs.ended_after_start(change["cause"]):
+        told = "start"
+    besides = [f"{n} {plural(w, n)}" for w, n in others.items() if (w, n) != (told, times)]
     said += [f"after {', '.join(besides)}"] if besides else []
     return f" ({', '.join(said)})" if said else ""
 

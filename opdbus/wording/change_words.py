@@ -209,6 +209,7 @@ def _shorten_value(text: str) -> str:
 # Fields from a unit's files, not from its state.
 _OF_FILES: Final = ("description", "exec", "user", "calendar", "drop_ins")
 _RESTARTS: Final = {"exit": "ended and was started again", "stop": "was stopped and started again"}
+_RUNS: Final = {"exit": "was started and ended", "stop": "was started and stopped"}
 _ACTIVE_STATES: Final = {
     "failed": "failed",
     "inactive": "stopped",
@@ -219,6 +220,8 @@ _ACTIVE_STATES: Final = {
 
 def _describe_unit_event(cause: str) -> str:
     """Return the event that left a unit as it was; "" if it was no job and no end of a process."""
+    if whole_run := jobs.ended_after_start(cause):
+        return _RUNS[whole_run]
     ended, cause = jobs.ended_by(cause), jobs.alone(cause)
     if not cause.startswith("job:"):
         exact = {"start:failed": "failed again", "start:ran": "ran", jobs.GAVE_UP: "failed again"}
