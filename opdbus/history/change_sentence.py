@@ -116,10 +116,7 @@ def _as_words(value: Json) -> str:
 def events_of(change: Change) -> str:
     """Return the events of a change, joined by commas; "changed" if nothing else is known."""
     if change.change_type == "event":
-        cause = change.why.cause
-        if jobs.ended_after_start(cause):
-            return "started, stopped"
-        return "restarted" if jobs.ended_by(cause) else _unit_event(jobs.alone(cause))
+        return _unit_event(change.why.cause)
     if change.identity.source == FILE and change.change_type in _DECLARED:
         return _DECLARED[change.change_type]
     kind, found = change.identity.kind, list[str]()
@@ -154,6 +151,11 @@ def _is_same_content(change: Change) -> bool:
 
 
 def _unit_event(cause: str) -> str:
+    if jobs.ended_after_start(cause):
+        return "started, stopped"
+    if jobs.ended_by(cause):
+        return "restarted"
+    cause = jobs.alone(cause)
     # a change that was missed was a restart as well
     if cause == jobs.GAVE_UP:
         return "failed"
