@@ -458,8 +458,9 @@ _BY_DECLARED: Final = {kind_id: row for row in ROWS for kind_id in row.declared}
 _BY_OBSERVED: Final = {row.observed: row for row in ROWS}
 # Declared kinds that have a row.
 DECLARED: Final = frozenset(_BY_DECLARED)
-# Kinds in which observers also look up the objects that the file names.
-LOOKED_AT: Final = (("kernel", "sysctl"),)
+# Kinds in which observers also look up the objects that the file names, and the field of an object
+# that could be read.
+LOOKED_AT: Final = {("kernel", "sysctl"): "value", ("files", "file"): "mode"}
 # Observed kinds whose objects belong to objects of another kind.
 JOINED: Final = {
     kind_id: Belonging(row, re.compile(pattern, re.DOTALL), place)
@@ -481,8 +482,10 @@ def of_claimed(kind_id: KindId) -> Row:
     objects are not complete either way.
     """
     row = of_declared(kind_id)
-    is_looked_at = row.missing is not None or row.observed in LOOKED_AT
-    return row if is_looked_at else replace(row, missing=Severity.ERROR)
+    is_partial = row.observed in LOOKED_AT and not row.is_claimed
+    if row.missing is not None or is_partial:
+        return row
+    return replace(row, missing=Severity.ERROR)
 
 
 def declared_of(observed: KindId) -> frozenset[KindId]:

@@ -129,7 +129,8 @@ async def _hidden(memory: StateStore, pairs: Pairs, kind_id: KindId) -> list[tup
     found = []
     for name, entry in seen:
         properties = json.loads(contents[entry.id].properties) if entry.id in contents else {}
-        if properties and "value" not in properties and not properties.get("missing"):
+        is_read = rule_table.LOOKED_AT[kind_id] in properties
+        if properties and not is_read and not properties.get("missing"):
             why = properties.get("not_measured") or properties.get("description")
             found.append((name, str(why)))
     return found

@@ -1,6 +1,8 @@
 """The observer of configuration files, on files in a folder."""
 
+import asyncio
 import hashlib
+import json
 import os
 import re
 import tempfile
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from harness.observing import Host, observed
 
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.observe.core.report import Observer
 from opdbus.observe.host.config_files import (
     MAX_FILES,
@@ -22,6 +25,7 @@ from opdbus.observe.host.config_files import (
     Sources,
 )
 from opdbus.observe.packages.documents import Places
+from opdbus.state.object import FILE, Identity, StateObject
 from opdbus.state.watch import Watch
 
 SECRET = "hunter2correct"
@@ -282,6 +286,49 @@ async def test_links_to_the_parts_that_count(here: Path) -> None:
         assert shown["description"] == f"configuration of no package, a link to {site}"
         (here / "etc/sites-enabled/shop").unlink()
         await host.until(lambda: f"files/file/{here}/etc/sites-enabled/shop" not in host.names)
+
+
+async def declare(host: Host, *names: object) -> None:
+    """Take in a state file that has these files."""
+    identities = [Identity(FILE, "files", "file", str(name)) for name in names]
+    items = [StateObject(identity, {"mode": "0644"}) for identity in identities]
+    await host.memory.replace(FILE, IdentityHashSet(set(identities)), items)
+
+
+async def sizes(host: Host) -> dict[str, object]:
+    """Return the size of each observed file, None for one that is missing."""
+    entries = [entry for entry in host.memory.catalogue if entry.identity.source != FILE]
+    contents = await host.memory.content(entries)
+    read = [(e, json.loads(contents[e.id].properties)) for e in entries if e.id in contents]
+    return {entry.identity.name: None if "missing" in v else v["size"] for entry, v in read}
+
+
+async def test_a_declared_file_is_looked_for_wherever_it_is(here: Path) -> None:
+    """A file that was listed because it was there is missing once it is gone, if it is declared."""
+    path, md5 = configuration(here, "web.conf")
+    (here / "etc/sites-enabled").mkdir()
+    link, other = here / "etc/sites-enabled/shop", here / "srv/app.toml"
+    link.symlink_to(path)
+    install(here, {path: md5})
+    async with watched(here) as host:
+
+        async def until_seen(**expected: int | None) -> None:
+            files = {"path": path, "link": link, "other": other}
+            wanted = {str(files[name]): size for name, size in expected.items()}
+            async with asyncio.timeout(20):
+                while await sizes(host) != wanted:  # noqa: ASYNC110 -- not all that changes says so
+                    await asyncio.sleep(0.01)
+
+        await until_seen(path=8, link=8)
+        await declare(host, link, other, "relative", "/not/../plain")
+        await until_seen(path=8, link=8, other=None)
+        other.parent.mkdir()
+        other.write_text("x = 1\n")
+        await until_seen(path=8, link=8, other=6)
+        link.unlink()
+        await until_seen(path=8, link=None, other=6)
+        await declare(host)
+        await until_seen(path=8)
 
 
 def test_files_that_are_no_files(here: Path) -> None:

@@ -24,9 +24,10 @@ from opdbus.observe.packages.documents import Documents, Places
 from opdbus.observe.packages.dpkg import Package, StatusFile
 from opdbus.observe.systemd.unit_files import TYPES, is_unit
 from opdbus.platform.lines import split_lines, strip_blanks
+from opdbus.platform.tasks import until_first_ends
 from opdbus.state.object import Json
 from opdbus.state.secret_names import is_secret_name
-from opdbus.state.watch import Watch
+from opdbus.state.watch import Change, Watch
 
 # Suffixes of folders that hold parts of one configuration. Folders with the second suffix hold
 # links to the parts in use.
@@ -45,6 +46,7 @@ _LEFT_BESIDE = re.compile(
 _MAX_NAMING_BYTES: Final = 64 << 10
 _MAX_NAMED_FILES: Final = 2_000
 _NAMED_IN: Final = "named in "
+_DECLARED: Final = "declared by the state file"
 # Purposes of files by folder, where no manual page describes them.
 _NOUNS: Final = {
     "/etc/apparmor.d": "AppArmor profile",
@@ -120,6 +122,11 @@ class Listing:
     skipped: Skipped = field(default_factory=Skipped)
 
 
+def _is_plain(path: str) -> bool:
+    """Return whether a path is absolute and has no other spelling."""
+    return path.startswith("/") and os.path.normpath(path) == path and path.isprintable()
+
+
 class ConfigFileLists:
     """Reader of the lists of configuration files: of packages, units and manual pages.
 
@@ -137,8 +144,11 @@ class ConfigFileLists:
         # the paths in each file that was searched, with the file's signature at that time
         self._mentions: dict[str, tuple[tuple[int, ...], Sequence[str]]] = {}
 
-    def list(self) -> Listing:
-        """Return all listed configuration files, including those that do not exist."""
+    def list(self, declared: Collection[str] = ()) -> Listing:
+        """Return all listed configuration files, including those that do not exist.
+
+        `declared` are the names that the state file has of files.
+        """
         self._skipped = Skipped()
         try:
             packages = {package.name: package for package in self._status.read()}
@@ -167,6 +177,9 @@ class ConfigFileLists:
         found |= self._find_mentioned(found)
         found |= self._beside(found, folders)
         found |= self._find_mentioned(found)
+        # one that is gone may have been listed only because it was there
+        others = (path for path in sorted(declared) if path not in found)
+        found |= {path: Origin(_DECLARED) for path in others if _is_plain(path)}
         limited = self._status.limited
         if len(found) > MAX_FILES:
             limited = f"there are more than {MAX_FILES:,} files: the rest is left out"
@@ -436,7 +449,7 @@ class Files:
     async def observe(self, report: Report) -> None:
         """List files and follow their changes; raises Absent and LostSource."""
         lists, examiner = ConfigFileLists(self.sources), Examiner()
-        listing = await in_thread(lists.list, _SECONDS)
+        listing = await _list(lists, report)
         while True:
             if not listing.origins:
                 raise Absent("no package and no unit names a configuration file here")
@@ -451,7 +464,7 @@ async def _follow(
     """Report files until others must be watched; return the new listing."""
     changed: set[str] | None = set(watched.origins)
     # list again: files may have changed before they were watched
-    listing = await in_thread(lists.list, _SECONDS)
+    listing = await _list(lists, report)
     is_first = True
     allowance = Allowance()
     while (
@@ -484,12 +497,30 @@ async def _follow(
         report.busy(listing.limited)
         report.skip("file", listing.skipped)
         await asyncio.sleep(allowance.rest(time.monotonic() - started))
-        change = await watch.change(_SETTLE_SECONDS)
+        change = await _wait(watch, report)
         # during a package run a file may be new while dpkg's database is old
         await report.causes.run_over()
         changed = change and change.paths
-        listing = await in_thread(lists.list, _SECONDS)
+        listing = await _list(lists, report)
     return listing
+
+
+async def _list(lists: ConfigFileLists, report: Report) -> Listing:
+    report.renamed.clear()
+    declared = await report.named("file")
+    return await in_thread(partial(lists.list, declared), _SECONDS)
+
+
+async def _wait(watch: Watch, report: Report) -> Change | None:
+    """Wait until files change, or the state file may name others; return the change of files."""
+    change: Change | None = Change({})
+
+    async def read() -> None:
+        nonlocal change
+        change = await watch.change(_SETTLE_SECONDS)
+
+    await until_first_ends(read(), report.renamed.wait())
+    return change
 
 
 def _changed_at(shown_by: Mapping[str, str]) -> dict[str, float]:
