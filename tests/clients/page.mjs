@@ -4,7 +4,7 @@ import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
 // nothing waits for ever
-setTimeout(() => process.exit(3), 150_000);
+setTimeout(() => process.exit(3), 280_000);
 const [link, modules] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 const { chromium } = require("playwright-core");
@@ -15,7 +15,7 @@ const VIEWS = ["/", "/ask?q=what+sends+mail%3F", "/drift", "/changes", "/objects
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const say = (step, value) => console.log(JSON.stringify({ step, value }));
 const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
-const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, bypassCSP: true });
+const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
 const page = await context.newPage();
 const faults = [];
 page.on("pageerror", (error) => faults.push(error.message));
@@ -37,17 +37,26 @@ const show = async (on, view) => {
 };
 const hasText = (text) => page.waitForFunction((wanted) => document.querySelector("main").innerText.includes(wanted), text, { timeout: 30000 });
 
-const before = Date.now();
-await page.fill("#box", "what sends mail?");
-await hasText("postfix.service");
-say("ask", Date.now() - before);
+const times = [];
+for (const question of ["what sends mail?", "mail relay", "outgoing mail"]) {
+  await show(page, "/drift");
+  const before = Date.now();
+  await page.fill("#box", question);
+  await hasText("postfix.service");
+  times.push(Date.now() - before);
+}
+say("ask", times);
 await show(page, "/object/systemd/unit/postfix.service");
 await hasText("postfix");
-say("object", true);
+say("object", await page.innerText("main"));
 await show(page, "/drift");
 say("drift", await page.innerText("main"));
 await show(page, "/map");
-say("map", await page.locator("main svg circle, main svg path, main canvas").count());
+say("map", await page.evaluate(async () => {
+  const canvas = document.querySelector("main canvas"), { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const served = await (await fetch("map?limit=5000")).json();
+  return { painted: data.some((each) => each), served: served.name.length, shown: document.querySelector("main").innerText };
+}));
 await show(page, "/changes");
 say("wait for change", true);
 await lines.next();
@@ -60,15 +69,53 @@ await lines.next();
 await page.waitForSelector("#notice", { state: "hidden", timeout: 60000 });
 say("back", true);
 
+for (const what of ["daemon", "gateway"]) {
+  await page.goto(`${base}#/drift`);
+  await hasText("postfix.service");
+  say(`kill the ${what}`, true);
+  await lines.next();
+  await page.waitForSelector("#notice:not([hidden])", { timeout: 60000 });
+  say(`no ${what}`, await page.innerText("#notice"));
+  await lines.next();
+  await page.waitForSelector("#notice", { state: "hidden", timeout: 60000 });
+  await hasText("postfix.service");
+  say(`the ${what} again`, true);
+}
+
+// another site in the same browser, which has the cookie
+await context.route("http://foreign.example/**", (route) => route.fulfill({ contentType: "text/html", body: "<p>foreign</p>" }));
+const foreign = await context.newPage();
+await foreign.goto("http://foreign.example/");
+const tried = await foreign.evaluate(async (own) => {
+  const outcome = (work) => work.then((answer) => answer.text()).then((text) => text || "nothing", () => "refused");
+  const frame = document.createElement("iframe");
+  frame.src = own;
+  document.body.append(frame);
+  await new Promise((done) => { frame.onload = done; });
+  return { read: await outcome(fetch(`${own}status`, { credentials: "include" })),
+    post: await outcome(fetch(`${own}ask`, { method: "POST", credentials: "include", mode: "no-cors", body: "q=x" })) };
+}, base);
+const framed = foreign.frames().map((each) => each.url()).filter((each) => !each.startsWith("http://foreign.example"));
+const response = foreign.waitForResponse(base);
+await foreign.evaluate((own) => { location.href = own; }, base);
+say("foreign origin", { ...tried, framed, link: (await response).status() });
+await foreign.close();
+
+const stranger = await browser.newContext(), strange = await stranger.newPage();
+say("without the cookie", [(await strange.goto(link)).status(), (await strange.goto(base)).status(), (await strange.goto(`${base}status`)).status()]);
+await stranger.close();
+
 const state = await context.storageState();
-for (const colorScheme of ["light", "dark"]) {
-  const other = await browser.newContext({ colorScheme, storageState: state, bypassCSP: true });
+const PHONE = { width: 360, height: 740 }, SCREEN = { width: 1280, height: 800 };
+for (const [colorScheme, viewport] of [["light", SCREEN], ["dark", SCREEN], ["light", PHONE]]) {
+  // axe is a script that the page's policy refuses
+  const other = await browser.newContext({ colorScheme, viewport, storageState: state, bypassCSP: true });
   const own = await other.newPage();
   for (const view of VIEWS) {
     await show(own, view);
     await own.addScriptTag({ path: axe });
     const found = await own.evaluate(() => window.axe.run());
-    say("axe", { colorScheme, view, violations: found.violations.map((each) => [each.id, each.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + " " + (n.any[0]?.message ?? ""))]) });
+    say("axe", { colorScheme, view, width: viewport.width, violations: found.violations.map((each) => [each.id, each.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + " " + (n.any[0]?.message ?? ""))]) });
   }
   await other.close();
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -46,10 +47,11 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def browser(gateway: Gateway) -> Iterator[Browser]:
+def browser(gateway: Gateway, served: Running) -> Iterator[Browser]:
     """Open the page in Chromium."""
     if not (NODE / "node_modules/axe-core").exists() or not shutil.which("chromium"):
         pytest.skip("needs `make clients`, and chromium: `apt install chromium`")
+    publish(served, "systemd", "unit", "postfix.service", active_state="failed")
     with open_page(gateway) as (link, _):
         process = subprocess.Popen(
             ["node", str(ROOT / "tests/clients/page.mjs"), link, str(NODE)],
@@ -63,15 +65,25 @@ def browser(gateway: Gateway) -> Iterator[Browser]:
         process.communicate(timeout=PATIENCE_SECONDS)
 
 
+def publish(served: Running, plugin: str, kind: str, name: str, **properties: object) -> None:
+    """Publish one object, as a program on the host does."""
+    one = {"plugin": plugin, "kind": kind, "name": name, "properties": properties}
+    assert served.cli("publish", f"probe-{plugin}", stdin=json.dumps([one])).returncode == 0
+
+
 def test_a_browser_sees_what_the_host_answers(browser: Browser, served: Running) -> None:
     """Ask, show an object, drift, the map and a change as it comes; come back with the daemon."""
-    ANSWER.append(browser.until("ask"))
-    assert browser.until("object")
-    assert "declared" in browser.until("drift")
-    assert browser.until("map")
+    ANSWER.extend(browser.until("ask"))
+    both = browser.until("object")
+    assert "active" in both
+    assert "failed" in both
+    drift = browser.until("drift")
+    assert re.search(r"postfix\.service[\s\S]*declared active, observed failed", drift), drift
+    drawn = browser.until("map")
+    assert drawn["painted"], drawn
+    assert f"{drawn['served']} objects" in drawn["shown"], drawn
     browser.until("wait for change")
-    job = {"plugin": "backup", "kind": "job", "name": "live-change", "properties": {"state": "on"}}
-    assert served.cli("publish", "probe", stdin=json.dumps([job])).returncode == 0
+    publish(served, "backup", "job", "live-change", state="on")
     browser.go_on()
     assert browser.until("live change")
     served.send(signal.SIGSTOP)
@@ -84,13 +96,43 @@ def test_a_browser_sees_what_the_host_answers(browser: Browser, served: Running)
     assert browser.until("back")
 
 
+def test_the_page_outlives_the_daemon_and_the_gateway(
+    browser: Browser, served: Running, gateway: Gateway
+) -> None:
+    """Say that nothing answers while one was killed, and show the same view when it is back."""
+    browser.until("kill the daemon")
+    served.kill()
+    browser.go_on()
+    assert "does not answer" in browser.until("no daemon")
+    served.start().vectorized()
+    publish(served, "systemd", "unit", "postfix.service", active_state="failed")
+    browser.go_on()
+    assert browser.until("the daemon again")
+    browser.until("kill the gateway")
+    gateway.__exit__()
+    browser.go_on()
+    assert "does not answer" in browser.until("no gateway")
+    gateway.__enter__()
+    browser.go_on()
+    assert browser.until("the gateway again")
+
+
+def test_other_sites_and_who_has_the_link_are_refused(browser: Browser) -> None:
+    """Refuse another site in the browser that has the cookie, and one that has only the link."""
+    foreign = browser.until("foreign origin")
+    assert (foreign["read"], foreign["link"]) == ("refused", 403)
+    assert foreign["post"] in {"nothing", "refused"}
+    assert all(each.startswith("chrome-error:") for each in foreign["framed"])
+    assert browser.until("without the cookie") == [403, 403, 403]
+
+
 def test_no_view_violates_a_rule_of_accessibility(browser: Browser) -> None:
-    """Have axe-core find nothing in any view, light and dark, and the script no fault."""
-    found = [browser.until("axe") for _ in range(18)]
+    """Have axe-core find nothing in any view, light, dark and on a phone, and no script a fault."""
+    found = [browser.until("axe") for _ in range(27)]
     assert [each for each in found if each["violations"]] == []
     assert browser.until("faults") == []
     if os.environ.get("CLIENTS_RECORD"):
-        seen = [f"{each['view']} {each['colorScheme']}" for each in found]
+        seen = [f"{each['view']} {each['colorScheme']} {each['width']}" for each in found]
         day = datetime.now(UTC).strftime("%Y-%m-%d")
         report = {"date": day, "axe-core, no violation": seen, "answer ms": ANSWER}
         (ROOT / f"benchmarks/results/{day}-page.json").write_text(

@@ -273,7 +273,7 @@ function advice(drift) {
   else if (presence) steps.push(["Declared, and not there: bring it back, or take it out of the state file."]);
   if (isUnit && fields.has("active_state")) steps.push(["See why: ", el("code", null, `systemctl status ${name}`), ", ", el("code", null, `journalctl -b -u ${name}`), "; then ", el("code", null, `systemctl ${fields.get("active_state").declared === "active" ? "start" : "stop"} ${name}`)]);
   if (isUnit && fields.has("enabled")) steps.push([el("code", null, `systemctl ${fields.get("enabled").declared ? "enable" : "disable"} ${name}`)]);
-  if (["sysctl", "kernel"].includes(drift.plugin)) for (const [field, each] of [...fields].slice(0, 3)) steps.push([el("code", null, `sysctl -w ${shell(`${field === "value" ? drift.name : field}=${format(each.declared)}`)}`)]);
+  if (["sysctl", "kernel"].includes(drift.plugin)) for (const [field, each] of fields) steps.push([el("code", null, `sysctl -w ${shell(`${field === "value" ? drift.name : field}=${format(each.declared)}`)}`)]);
   if (!steps.length) steps.push(["Set it on the host as it is declared."]);
   steps.push(["If the host is right, take it over into the state file: ", el("code", null, `op-dbus declare --update ${shell(status?.StateFile || "FILE")} ${full}`)]);
   const before = address("changes", { before_event: `${drift.name} drifted` });
@@ -285,7 +285,7 @@ function driftRow(drift) {
   const lines = drift.fields.map((each) => el("p", { class: each.severity }, el("b", null, plain(each.path)), " declared ", el("code", null, short(each.declared, 200) || "none"), ", observed ", el("code", null, short(each.observed, 200) || "none")));
   return el("li", { class: `drift ${drift.severity}` },
     el("div", null, link(drift), " ", kindOf(drift), drift.class === "intended" ? el("span", { class: "chip" }, "newly declared") : null,
-      drift.since ? el("small", { class: "soft" }, ` for ${age(1000 * drift.since).replace(" ago", "").replace("just now", "a moment")}`) : null),
+      drift.since ? el("small", { class: "soft" }, ` since ${age(1000 * drift.since).replace("just now", "a few seconds ago")}`) : null),
     el("div", null, lines),
     el("details", null, el("summary", null, "What to do", el("span", { class: "unseen" }, ` about ${drift.name}`)), advice(drift)));
 }
@@ -499,17 +499,18 @@ function parsed(text) {
   try { return JSON.parse(text); } catch { return text; }
 }
 
+const FAILED = { q: "state:failed", n: 100 };
+
 async function overview(signal) {
   const [, drift, recent, failed] = await Promise.all([
     readStatus(signal), get("drift", { limit: 6 }, signal), get("changes", { limit: 40 }, signal),
-    get("search", { q: "state:failed", limit: 8 }, signal).catch(() => ({ hits: [] })),
+    get("search", { q: FAILED.q, limit: FAILED.n }, signal).catch(() => ({ hits: [] })),
   ]);
   const absent = status.Observers.filter(([, state]) => state !== "up");
-  const failing = failed.hits.filter((hit) => format(leaves(hit.observed).get("active_state")) === "failed" || !(hit.snippet ?? "").startsWith("declared"));
   const fact = (href, number, text, level) => el("a", { href, class: `fact ${level}` }, el("b", null, number.toLocaleString("en")), ` ${text}`);
   const nodes = [el("p", { class: "facts-line" },
     fact("#/drift", status.Drifted ?? 0, "drifted", status.Drifted ? "error" : "good"),
-    fact(address("ask", { q: "state:failed" }), failing.length, "failed", failing.length ? "error" : "good"),
+    fact(address("ask", FAILED), failed.hits.length, "failed", failed.hits.length ? "error" : "good"),
     fact("#/objects", status.Count, "objects", ""),
     fact("#/observers", absent.length, absent.length === 1 ? "observer absent" : "observers absent", absent.length ? "warning" : "good"),
     fact("#/serving", status.Pending ?? 0, "wait for vectors", "")),
@@ -811,10 +812,11 @@ async function render(isQuiet = false) {
   } else if (focused) [...main.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused)?.focus({ preventScroll: true });
 }
 
-let typing = 0;
+let typing = 0, asked = 0;
 
 function ask() {
   clearTimeout(typing);
+  asked = Date.now();
   const to = address("ask", { q: box.value.trim() });
   if (location.hash === to) return;
   // one step back leaves the question, not its last letter
@@ -824,7 +826,8 @@ function ask() {
 
 box.addEventListener("input", () => {
   clearTimeout(typing);
-  typing = setTimeout(ask, TYPING_MS);
+  // the first letter is answered at once, and then at most one question every TYPING_MS
+  typing = setTimeout(ask, Math.max(0, asked + TYPING_MS - Date.now()));
 });
 find("form").addEventListener("submit", (event) => {
   event.preventDefault();
