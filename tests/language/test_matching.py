@@ -226,6 +226,10 @@ def parse_question(folder: Path, text: str) -> query_parser.ParsedQuery:
         ("port:22", "", ("port", ":", "22")),
         ("address:fe80::1", "", ("address", ":", "fe80::1")),
         ("plugin:nothing", "", ("plugin", ":", "nothing")),
+        ("port>=22 ssh", " ssh", ("port", ">=", "22")),
+        ("what has port<1024?", "what has ", ("port", "<", "1024")),
+        ("state!=active", "", ("state", "!=", "active")),
+        ("state=active", "", ("state", "=", "active")),
     ],
 )
 def test_conditions_are_taken_out_of_questions(
@@ -257,6 +261,11 @@ def test_conditions_are_taken_out_of_questions(
         'state:"',
         "state:?",
         "(state:failed)",
+        "port>ssh",
+        "state->failed",
+        "port > 22",
+        "password=hunter2",
+        "user=hunter2",
     ],
 )
 def test_what_only_looks_like_a_condition_stays(tmp_path: Path, text: str) -> None:

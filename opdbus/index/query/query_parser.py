@@ -1,14 +1,15 @@
-"""Query parsing: takes conditions (`state:failed`) and comparisons (`over 90 percent`) out."""
+"""Query parsing: takes conditions (`state:failed`, `size>5`) and comparisons (`over 5 GB`) out."""
 
 import ipaddress
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Final, NamedTuple
 
 from opdbus.engine.batching import Rank
-from opdbus.errors import ModelError, OpDbusError, ProviderError
+from opdbus.errors import InvalidArgs, ModelError, OpDbusError, ProviderError
 from opdbus.index.catalogue.entry_view import NOTHING, EntryRefs
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching, constraints, spelling
@@ -27,7 +28,8 @@ _MAX_CONDITIONS: Final = 8
 # Fields that make a condition only if an object has the value: `user:hunter2` may be credentials.
 _NAMING: Final = frozenset("user username login account".split())
 _CANDIDATE = re.compile(
-    r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE
+    r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*)(:|[<>!]?=|[<>])(\"[^\"]+\"|'[^']+'|[^\s\"']+)",
+    re.IGNORECASE,
 )
 # Questions are cut to this length first: about twice what a model reads.
 MAX_CHARACTERS: Final = 2000
@@ -68,12 +70,15 @@ def now() -> datetime:
 
 
 async def parse_query(memory: StateStore, question: str) -> ParsedQuery:
-    """Take FIELD:VALUE conditions and comparisons out of a question, if objects have the fields."""
+    """Take conditions and comparisons out of a question, if objects have the fields.
+
+    Conditions are FIELD:VALUE, and those of `parse` without spaces.
+    """
     candidates = [*_CANDIDATE.finditer(question)]
     conditions: list[Condition] = []
     words = question
     for match in reversed(candidates) if len(candidates) <= _MAX_CONDITIONS else ():
-        taken = _condition(match[1], match[2])
+        taken = _condition(*match.groups())
         if taken and await _is_met(memory, taken):
             conditions.insert(0, taken)
             words = words[: match.start()] + words[match.end() :]
@@ -128,8 +133,8 @@ async def correct_query(vectors: ObjectVectors, asked: ParsedQuery) -> ParsedQue
     return replace(asked, words=words, corrected=tuple(found))
 
 
-def _condition(field: str, given: str) -> Condition | None:
-    """Return a condition; None for a URL, a time, an address or credentials."""
+def _condition(field: str, compared: str, given: str) -> Condition | None:
+    """Return a condition; None for a URL, a time, an address, credentials, or no number."""
     is_quoted = given[0] in "\"'"
     value = given if is_quoted else given.rstrip(_AT_THE_END)
     if not value or value.startswith(("//", ":", "\\")):
@@ -141,6 +146,10 @@ def _condition(field: str, given: str) -> Condition | None:
             ipaddress.ip_interface(value)
         except ValueError:
             return None
+    if compared != ":":
+        with suppress(InvalidArgs):
+            return condition(field, compared, value)
+        return None
     # a name is rarely written in full
     return condition(field, "~" if field.lower() == "name" else IS, value)
 
