@@ -53,10 +53,20 @@ def reason_against(folder: Path, suite: str) -> str:
 
 
 @contextmanager
-def fresh(folder: Path, suite: str, scratch: Path) -> Iterator[Host]:
-    """Boot a host of Debian alone, which has the packages in a folder, not installed."""
+def fresh(folder: Path, suite: str, scratch: Path, more: str = "") -> Iterator[Host]:
+    """Boot a host of Debian alone, which has the packages in a folder, not installed.
+
+    More of Debian's own packages, separated by commas, are installed.
+    """
     root = scratch / suite
-    make = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={_NEEDED}", suite, str(root)]
+    make = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        f"--include={_NEEDED},{more}",
+        suite,
+        str(root),
+    ]
     subprocess.run(make, check=True, capture_output=True)
     with booted("dbus", base=root) as host:
         place = host.path(_PLACE)
@@ -86,7 +96,8 @@ def until_answered(host: Host) -> float:
     raise AssertionError(f"{QUESTION} is answered by {done.stdout}{done.stderr}\n{host.log()}")
 
 
-def _until_ready(host: Host) -> float:
+def until_ready(host: Host) -> float:
+    """Wait until all objects have the final vectors; return the seconds since it started."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         status = json.loads(host.run("op-dbus", "status", "--json").stdout or "{}")
@@ -106,7 +117,7 @@ def measure(folder: Path, suite: str, scratch: Path) -> dict[str, Any]:
     with fresh(folder, suite, scratch) as host:
         before = sum(_mib(host, "/usr", "/etc").values())
         install(host)
-        answered, ready = until_answered(host), _until_ready(host)
+        answered, ready = until_answered(host), until_ready(host)
         pid = host.show(_UNIT, "MainPID")
         status = dict(
             line.split(":\t", 1)

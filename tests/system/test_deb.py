@@ -18,7 +18,7 @@ from system.service import SETTINGS, STARTED, STATE_FILE, UNIT, Service
 
 FOLDER = os.environ.get("OP_DBUS_TEST_PACKAGES", "")
 RULES, ALERTS = "/etc/op-dbus/notify.toml", "/etc/op-dbus/notify.d"
-SOCKET = "op-dbus-gateway.socket"
+SOCKET, GATEWAY = "op-dbus-gateway.socket", "op-dbus-gateway.service"
 # Services that an administrator switches on.
 OTHERS = ("op-dbus-journal.service", "op-dbus-notify.service")
 JOB = "backup/job/home-dirs"
@@ -76,21 +76,58 @@ def test_the_packages_bring_a_service_to_life(debian: Host) -> None:
     assert debian.show(UNIT, "NRestarts") == "0"
 
 
+def _gateways(host: Host) -> Path:
+    """Give the gateway's package for a host."""
+    of_release = host.ask("sh", "-c", ". /etc/os-release && echo $VERSION_ID")
+    return max(Path(FOLDER).glob(f"op-dbus-gateway_*+deb{of_release}_*.deb"))
+
+
 def test_the_gateways_package_lets_it_be_switched_on(debian: Host) -> None:
     """Without its package the gateway names it; with it, one line switches HTTP on."""
     done = debian.run("op-dbus", "gateway", "--listen", "unix:/tmp/http.sock")
     assert (done.returncode, "install op-dbus-gateway" in done.stderr) == (2, True)
-    of_release = debian.ask("sh", "-c", ". /etc/os-release && echo $VERSION_ID")
-    package = max(Path(FOLDER).glob(f"op-dbus-gateway_*+deb{of_release}_*.deb"))
-    shutil.copy(package, debian.path("/root"))
-    debian.ask("apt-get", "install", "--yes", f"/root/{package.name}")
+    shutil.copy(_gateways(debian), debian.path("/root/packages"))
+    packaged.install(debian)
     assert debian.run("systemctl", "is-enabled", SOCKET).stdout.strip() == "disabled"
     debian.ask("systemctl", "enable", "--now", SOCKET)
+    packaged.until_ready(debian)
     status, text = http_calls.ask(debian, "/health")
     assert (status, json.loads(text)["status"]) == (200, "ready"), debian.log()
-    debian.ask("systemctl", "disable", "--now", SOCKET, "op-dbus-gateway.service")
+
+
+def test_an_upgrade_of_the_gateway_keeps_those_who_follow(debian: Host) -> None:
+    """Its socket stays and its service restarts once: a stream goes on where it ended."""
+    pid = debian.show(GATEWAY, "MainPID")
+    with http_calls.following(debian, "/changes/stream") as until:
+        until("status 200")
+        _publish(debian, "before")
+        until('"after":"before"')
+        cursor = debian.cursor()
+        packaged.install(debian)
+        _publish(debian, "after")
+        lines = until('"after":"after"')
+    rows = [json.loads(line[5:])["seq"] for line in lines if line.startswith('data {"seq"')]
+    assert rows == [*range(rows[0], rows[-1] + 1)], "rows are missing, or came twice"
+    assert len([line for line in lines if line == "status 200"]) == 2, lines
+    assert len(debian.journal(after=cursor, UNIT=GATEWAY, MESSAGE_ID=STARTED)) == 1
+    assert debian.show(GATEWAY, "MainPID") not in {"0", pid}
+    assert debian.show(SOCKET, "ActiveState") == "active"
+
+
+def test_a_gateway_removed_is_off_and_leaves_nothing(debian: Host) -> None:
+    """Remove it while it serves: nothing listens, and none of its files stay."""
+    assert http_calls.ask(debian, "/health")[0] == 200
+    listed = debian.ask("dpkg", "--listfiles", "op-dbus-gateway").splitlines()
+    files = [path for path in listed if not debian.path(path).is_dir()]
+    debian.ask("apt-get", "remove", "--yes", "op-dbus-gateway")
+    assert debian.run("systemctl", "is-enabled", SOCKET).stdout.strip() == "disabled"
+    for unit in (SOCKET, GATEWAY):
+        assert debian.show(unit, "ActiveState") == "inactive"
+    assert not debian.path(http_calls.PATH).exists()
+    assert [path for path in files if debian.path(path).exists()] == []
+    assert debian.run("systemctl", "is-failed", "op-dbus*").returncode
     debian.ask("apt-get", "purge", "--yes", "op-dbus-gateway")
-    debian.ask("rm", f"/root/{package.name}")
+    debian.path("/root/packages").joinpath(_gateways(debian).name).unlink()
     assert debian.run("dpkg", "--verify").stdout == ""
     for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640"), (RULES, "640")):
         assert debian.ask("stat", "--format=%a %U:%G", path) == f"{mode} root:op-dbus-config"
@@ -181,7 +218,8 @@ def test_what_is_removed_comes_back_with_its_state(debian: Host) -> None:
 
 
 def test_purge_leaves_nothing(debian: Host, before: set[str]) -> None:
-    """A purge takes state, settings, caches, user and groups away."""
+    """A purge takes state, settings, caches, user, groups and what was switched on away."""
+    debian.ask("systemctl", "enable", *OTHERS, SOCKET)
     debian.ask("apt-get", "purge", "--yes", "op-dbus", "op-dbus-model-medium")
     assert sorted(_files(debian) - before - _MADE_ANEW) == []
     for database in ("passwd", "group"):
