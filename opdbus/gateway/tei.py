@@ -14,10 +14,11 @@ from opdbus.gateway.embedding_call import (
     Calls,
     JsonRoute,
     Texts,
+    float_lists,
     read_texts,
     served_headers,
 )
-from opdbus.gateway.embeddings import READY, Daemon, floats
+from opdbus.gateway.embeddings import READY, Daemon
 from opdbus.gateway.http_errors import HttpError
 
 router: Final = APIRouter(tags=["text-embeddings-inference"], route_class=JsonRoute)
@@ -87,7 +88,7 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
         dimensions=asked.dimensions,
         may_cut=asked.truncate is not False,
     )
-    content = json.dumps(floats(found))
+    content = b"[%s]" % b",".join(await float_lists(found))
     return Response(content, media_type="application/json", headers=served_headers(found))
 
 
