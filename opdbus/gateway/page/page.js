@@ -298,9 +298,9 @@ const views = {
     if (!q) return overview(signal);
     const plugin = at.query.get("plugin") ?? "", where = at.query.get("where") ?? "";
     const limit = Number(at.query.get("n")) || 20, began = performance.now();
-    let answer = { route: "objects" };
-    if (!plugin && !where) answer = await get("ask", { q, limit }, signal);
-    if (answer.route === "objects") answer.hits = (await get("search", { q, limit, plugin, where, explain: true }, signal)).hits;
+    // both at once: most questions are answered by objects, and only `search` explains them
+    const [asked, explained] = await Promise.all([plugin || where ? null : get("ask", { q, limit }, signal), get("search", { q, limit, plugin, where, explain: true }, signal)]);
+    const answer = !asked || asked.route === "objects" ? { route: "objects", hits: explained.hits } : asked;
     const ms = Math.max(1, Math.round(performance.now() - began));
     const rows = answer.hits ?? answer.changes ?? answer.drifts ?? [];
     const shown = { objects: "by meaning and words", changes: "from the history of changes", drift: "by comparison with the state file", status: "from op-dbus itself" }[answer.route];
@@ -811,20 +811,27 @@ async function render(isQuiet = false) {
   } else if (focused) [...main.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused)?.focus({ preventScroll: true });
 }
 
-let typing = 0;
+// The first letter asks at once. The next ones ask when the answer before is shown, or after a pause.
+let typing = 0, isShowing = null;
 
-function ask() {
+async function ask() {
   clearTimeout(typing);
+  typing = 0;
   const to = address("ask", { q: box.value.trim() });
   if (location.hash === to) return;
   // one step back leaves the question, not its last letter
   history[readAddress().view === "ask" && readAddress().query.get("q") ? "replaceState" : "pushState"](null, "", to);
-  render(true);
+  const own = isShowing = {};
+  await render(true);
+  if (isShowing !== own) return;
+  isShowing = null;
+  if (typing) ask();
 }
 
 box.addEventListener("input", () => {
   clearTimeout(typing);
-  typing = setTimeout(ask, TYPING_MS);
+  if (isShowing) typing = setTimeout(ask, TYPING_MS);
+  else ask();
 });
 find("form").addEventListener("submit", (event) => {
   event.preventDefault();
