@@ -26,7 +26,12 @@ function fill(made, attributes, children) {
 
 const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
-const say = (text) => { said.textContent = text; };
+// for screen readers, which are not told of each letter's answer
+let saying = 0;
+const say = (text) => {
+  clearTimeout(saying);
+  saying = setTimeout(() => { said.textContent = text; }, 600);
+};
 const count = (n, noun, many = `${noun}s`) => `${n.toLocaleString("en")} ${n === 1 ? noun : many}`;
 
 function table(caption, heads, rows, attributes) {
@@ -294,7 +299,7 @@ function driftRow(drift) {
   const lines = drift.fields.map((each) => el("p", { class: each.severity }, el("b", null, plain(each.path)), " declared ", el("code", null, short(each.declared, 200) || "none"), ", observed ", el("code", null, short(each.observed, 200) || "none")));
   return el("li", { class: `drift ${drift.severity}` },
     el("div", null, link(drift), " ", kindOf(drift), drift.class === "intended" ? el("span", { class: "chip" }, "newly declared") : null,
-      drift.since ? el("small", { class: "soft" }, ` for ${age(1000 * drift.since).replace(" ago", "").replace("just now", "a moment")}`) : null),
+      drift.since ? el("small", { class: "soft" }, ` for ${age(1000 * drift.since).replace(" ago", "").replace("just now", "less than a minute")}`) : null),
     el("div", null, lines),
     el("details", null, el("summary", null, "What to do", el("span", { class: "unseen" }, ` about ${drift.name}`)), advice(drift)));
 }
