@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from gateway.test_page import open_page
 from harness.gateways import Gateway
 from harness.running import Bus, Running
@@ -22,6 +21,7 @@ from sizes import objects, until_all_have_vectors
 
 from opdbus.client import Client
 
+ROOT = Path(__file__).parent.parent
 NODE = ROOT / ".clients/node"
 
 
@@ -40,6 +40,7 @@ def measure(count: int, folder: Path) -> dict[str, Any]:
     """Return the times of each view, in milliseconds."""
     bus = Bus()
     settings = {"VECTOR_LEVEL": "static", "STATE_FILE": ROOT / "state.example.json"}
+    settings["PUBLISH_OBJECTS"] = count
     try:
         with Running(folder, bus.address, **settings) as daemon:
             began = time.monotonic()
