@@ -108,7 +108,7 @@ const asked = async (text) => {
   await show(page, `/ask?q=${encodeURIComponent(text)}`);
   return page.innerText("main");
 };
-say("condition", await asked("enabled=true kind=unit"));
+for (const text of ["enabled=true kind=unit", "used_percent>50", "no_such_field=1 mail"]) say("condition", await asked(text));
 say("vectors", await asked("what computes the vectors?"));
 
 // a page of another origin: of another site, and of another port of this one

@@ -122,12 +122,17 @@ def test_views_show_the_values_of_the_host(browser: Browser, http: httpx.Client)
 def test_the_box_takes_conditions_and_leads_to_what_serves(
     browser: Browser, http: httpx.Client
 ) -> None:
-    """Take `FIELD=VALUE` words as conditions, and show the provider to who asks for it."""
-    listed = http.get("/objects", params={"where": "enabled=true", "kind": "unit"}).json()
-    assert listed["total"]
+    """Take `FIELD>VALUE` words as conditions, and show the provider to who asks for it."""
+    for where in ("enabled=true,kind=unit", "used_percent>50"):
+        listed = http.get("/objects", params={"where": where}).json()
+        assert listed["total"]
+        text = browser.until("condition")
+        assert f"{listed['total']} object" in text
+        assert "that meet " in text
+        assert all(each["name"] in text for each in listed["objects"])
     text = browser.until("condition")
-    assert f"{listed['total']} objects" in text
-    assert all(each["name"] in text for each in listed["objects"])
+    assert "No object meets no_such_field=1" in text
+    assert "postfix.service" in text
     assert "What serves" in browser.until("vectors")
 
 
