@@ -92,6 +92,8 @@ await page.keyboard.press("ArrowDown");
 await page.keyboard.press("Enter");
 await page.locator("table.sides").waitFor();
 say("sides", await page.locator("table.sides tbody tr").evaluateAll((rows) => rows.map((row) => [row.querySelector("th").firstChild.textContent, ...[...row.querySelectorAll("td")].map((cell) => cell.textContent)])));
+await page.locator("main section", { hasText: "History" }).locator("li.change").first().waitFor();
+say("history", await page.locator("main section", { hasText: "History" }).locator("li.change").evaluateAll((rows) => rows.map((row) => row.textContent)));
 await show(page, "/drift");
 say("drift", await page.locator(".drift").evaluateAll((rows) => rows.map((row) => row.textContent)));
 await show(page, "/map");

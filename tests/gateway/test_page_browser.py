@@ -107,6 +107,8 @@ def test_views_show_the_values_of_the_host(browser: Browser, http: httpx.Client)
     found = http.get("/objects/systemd/unit/postfix.service").json()
     assert sides["enabled"] == ["yes", "no"]
     assert sides["description"] == [found["declared"]["description"], "—"]
+    past = http.get("/objects/systemd/unit/postfix.service/changes").json()["changes"]
+    assert len(browser.until("history")) == len(past) > 0
     drift = http.get("/drift", params={"limit": 200}).json()["drifts"]
     shown = browser.until("drift")
     assert len(shown) == len(drift)

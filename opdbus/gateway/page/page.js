@@ -362,20 +362,23 @@ const views = {
 
   async object(at, signal) {
     const [plugin, kind, ...rest] = at.parts, of = { plugin, kind, name: rest.join("/") }, route = objectRoute(of);
-    const [found, drifts, changes, alike] = await Promise.all([
+    // of very many objects, the history comes later than the rest
+    const past = get(`${route}/changes`, { limit: 100 }, signal).catch(() => ({ changes: [] }));
+    const [found, drifts, alike] = await Promise.all([
       get(route, {}, signal).catch((error) => { if (error instanceof Refused) return null; throw error; }),
       get("drift", { plugin, kind, limit: 1000 }, signal).catch(() => ({ drifts: [] })),
-      get(`${route}/changes`, { limit: 100 }, signal).catch(() => ({ changes: [] })),
       get(`${route}/similar`, { limit: 8, explain: true }, signal).catch(() => ({ hits: [] })),
     ]);
-    if (!found && !changes.changes.length) throw new Refused(`there is no object ${plugin}/${kind}/${of.name}`);
+    if (!found && !(await past).changes.length) throw new Refused(`there is no object ${plugin}/${kind}/${of.name}`);
     const drift = drifts.drifts.find((each) => each.name === of.name);
     const nodes = [el("p", { class: "soft" }, `${plugin}/${kind}`, found ? ` from ${found.source}, as of ` : " is gone", found?.updated_at ? time(1000 * found.updated_at) : "")];
     if (found?.failed_at) nodes.push(el("div", { class: "box error" }, el("p", null, el("b", null, "Failed "), time(1000 * found.failed_at), found.failed_why && `: ${found.failed_why}`), found.failed_lines?.length ? el("pre", null, found.failed_lines.join("\n")) : null));
     if (found) nodes.push(sides(found, drift));
     if (drift) nodes.push(el("section", { class: `box ${drift.severity}` }, el("h2", null, "What to do"), advice(drift)));
-    nodes.push(el("section", null, el("h2", null, "History"), timeline(changes.changes, `History of ${of.name}`), changeList(changes.changes),
-      changes.changes.length ? el("p", null, el("a", { href: address("changes", { around: `${plugin}/${kind}/${of.name}` }) }, "Changes around it: what is connected with it")) : null));
+    const history = el("section", null, el("h2", null, "History"), el("p", { class: "soft" }, "Loading."));
+    nodes.push(history);
+    await Promise.race([new Promise((done) => setTimeout(done, 100)), past.then(({ changes }) => history.replaceChildren(...[el("h2", null, "History"), timeline(changes, `History of ${of.name}`), changeList(changes),
+      changes.length && el("p", null, el("a", { href: address("changes", { around: `${plugin}/${kind}/${of.name}` }) }, "Changes around it: what is connected with it"))].filter(Boolean)))]);
     if (alike.hits.length) nodes.push(el("section", null, el("h2", null, "What is like it"), el("ol", { class: "hits" }, alike.hits.map((hit) => hitRow({ ...hit, snippet: likeness(hit) }, true)))));
     if (found) nodes.push(el("details", null, el("summary", null, "Text, fingerprint and vector"), el("pre", null, found.text), el("dl", null, pair("Fingerprint", found.fingerprint), pair("Vector key", found.vector_key), pair("D-Bus path", found.path))));
     return { title: nameOf(of), heading: nameOf(of), nodes };
