@@ -48,6 +48,13 @@ _ENTRANCE: Final = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>op-dbus</title>'
     '<meta http-equiv="refresh" content="0;url={url}"><p><a href="{url}">Go on to op-dbus</a></p>'
 )
+# The page itself, while there is no gateway: it tries again by itself.
+_WITHOUT_GATEWAY: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>op-dbus does not answer</title>'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<meta http-equiv="refresh" content="2"><main><h1>op-dbus does not answer</h1><p>{why}.'
+    "<p>This page tries again every two seconds.</main>"
+)
 _GUARD: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -112,6 +119,9 @@ class PageListener:
             upstream = await _Upstream.ask(self._gateway, asked)
         except (OSError, h11.RemoteProtocolError) as error:
             message = f"the gateway at {self._gateway} does not answer: {error}"
+            if urlsplit(target).path == "/":
+                text = _WITHOUT_GATEWAY.format(why=html.escape(message))
+                return HTMLResponse(text, 503, {**_GUARD, "Retry-After": "2"})
             return JSONResponse({"error": {"message": message}}, 503, {"Retry-After": "1"})
         answer = StreamingResponse(upstream.body(), upstream.head.status_code)
         answer.raw_headers = [each for each in upstream.head.headers if each[0] not in _HOP_BY_HOP]

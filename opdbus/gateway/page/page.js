@@ -5,6 +5,10 @@ const [main, box, notice, said] = ["main", "box", "notice", "said"].map(find);
 const SEVERITIES = ["error", "warning", "notice", "info"];
 const SPANS = [["1h", "last hour"], ["24h", "last day"], ["7d", "last 7 days"], ["30d", "last 30 days"], ["", "all"]];
 const WHATS = ["appeared", "changed", "gone", "event", "drift", "intended", "healed", "undeclared"];
+const FAILED = "state=failed";
+// words of questions about op-dbus itself, and the views that answer them
+const OWN = [[/\b(vectors?|embeddings?|embeds?|op-?dbus|onnx|providers?)\b/i, "serving", "What serves", "what computes the vectors, its proof, queue and latency"], [/\bobserv(e|es|ed|ers?|ing)\b/i, "observers", "Observers", "what is observed here, and what is not"]];
+const CONDITION = /(^|[\s,])([a-z_][\w.-]*(?:[!<>]?=|[<>~])(?:"[^"]*"|[^\s,"=<>~]+))(?=[\s,]|$)/gi;
 const TYPING_MS = 130, STATUS_MS = 10000, SVG = "http://www.w3.org/2000/svg";
 
 // elements
@@ -22,7 +26,12 @@ function fill(made, attributes, children) {
 
 const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
-const say = (text) => { said.textContent = text; };
+// for screen readers, which are not told of each letter's answer
+let saying = 0;
+const say = (text) => {
+  clearTimeout(saying);
+  saying = setTimeout(() => { said.textContent = text; }, 600);
+};
 const count = (n, noun, many = `${noun}s`) => `${n.toLocaleString("en")} ${n === 1 ? noun : many}`;
 
 function table(caption, heads, rows, attributes) {
@@ -50,8 +59,10 @@ function address(view, parameters = {}) {
 
 const objectAddress = (of) => `#/object/${[of.plugin, of.kind, of.name].map(encodeURIComponent).join("/")}`;
 const objectRoute = (of) => `objects/${[of.plugin, of.kind, of.name].map(encodeURIComponent).join("/")}`;
+// names may break after these signs, and nowhere else if there is room
+const breakable = (text) => text.split(/(?<=[_./:@-])(?=\w)/).flatMap((part, n) => (n ? [el("wbr"), part] : part));
 const nameOf = (of) => (of.kind === of.name ? `${of.plugin} ${of.kind}` : of.name);
-const link = (of) => el("a", { href: objectAddress(of), class: "object" }, nameOf(of));
+const link = (of) => el("a", { href: objectAddress(of), class: "object" }, breakable(nameOf(of)));
 const kindOf = (of) => el("small", { class: "kind" }, `${of.plugin}/${of.kind}`);
 
 function readAddress() {
@@ -115,7 +126,10 @@ const short = (value, most = 90) => {
   return text.length > most ? `${text.slice(0, most)}…` : text;
 };
 
-const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+function first(texts, most, join = ", ") {
+  const rest = texts.length - most;
+  return texts.slice(0, most).join(join) + (rest > 0 ? `${join}and ${rest} more` : "");
+}
 
 function leaves(value, before = "", found = new Map()) {
   for (const [key, one] of Object.entries(value ?? {})) {
@@ -137,7 +151,7 @@ function bytes(n) {
 
 const CAUSES = {
   first: "listed for the first time", start: "while op-dbus was not running", boot: "while this host was not running",
-  reload: "systemd reloaded its units", exit: "its own process ended", "state file": "by the state file",
+  reload: "systemd reloaded its units", exit: "its own process ended", "state file": "because the state file changed",
   kernel: "by the kernel", source: "with its source", "": "cause not known",
 };
 
@@ -162,7 +176,7 @@ function describeFields(change) {
     else if (["appeared", "gone"].includes(change.what)) continue;
     else texts.push(`${name} ${field.before === undefined ? "" : `${short(field.before, 60)} → `}${after}`);
   }
-  return texts.length > 4 ? `${texts.slice(0, 3).join("; ")}; and ${texts.length - 3} more` : texts.join("; ");
+  return first(texts, 4, "; ");
 }
 
 const WORDS = { event: "happened again", drift: "drifted", intended: "is newly declared", undeclared: "no longer declared", forgot: "was forgotten" };
@@ -186,9 +200,7 @@ function changeRow(change, isFresh) {
 function changeList(changes, { by = "", fresh = new Set() } = {}) {
   if (!changes.length) return el("p", { class: "empty" }, "No change matches.");
   if (by === "cause") {
-    const groups = new Map();
-    for (const each of changes) groups.set(each.cause, [...(groups.get(each.cause) ?? []), each]);
-    return el("div", null, [...groups].map(([key, group]) => el("section", null,
+    return el("div", null, [...Map.groupBy(changes, (each) => each.cause)].map(([key, group]) => el("section", null,
       el("h2", null, cause(key), el("small", null, ` ${count(group.length, "change")}, the last `, time(group[0].at / 1000))),
       changeList(group, { fresh }))));
   }
@@ -209,6 +221,8 @@ function changeList(changes, { by = "", fresh = new Set() } = {}) {
   }));
 }
 
+const colourOf = (change) => (change.what === "drift" ? `drift ${change.severity}` : change.what);
+
 // Points on a line of time; the list below says the same.
 function timeline(changes, label, end = undefined) {
   if (changes.length < 2) return null;
@@ -217,17 +231,17 @@ function timeline(changes, label, end = undefined) {
   const points = [...changes].sort((a, b) => a.at - b.at).slice(-600).map((each) => {
     const share = (each.at / 1000 - begin) / span, bin = Math.round(share * 110), high = stacks.get(bin) ?? 0;
     stacks.set(bin, high + 1);
-    const point = svg("circle", { cx: `${(1.5 + share * 97).toFixed(2)}%`, cy: 44 - Math.min(high, 5) * 7, r: each.event === each.seq ? 5 : 3.6, class: each.what });
+    const point = svg("circle", { cx: `${(1.5 + share * 97).toFixed(2)}%`, cy: 44 - Math.min(high, 5) * 7, r: each.event === each.seq ? 5 : 3.6, class: colourOf(each) });
     point.append(svg("title", null, `${whole.format(each.at / 1000)}: ${nameOf(each)} ${wordOf(each)}`));
     point.addEventListener("click", () => find(`row-${each.seq}`)?.scrollIntoView({ block: "center" }));
     return point;
   });
   const text = (at, x, anchor) => svg("text", { x, y: 70, "text-anchor": anchor }, span < 2 * 86400e3 && new Date(begin).toDateString() === new Date(last).toDateString() ? clock.format(at) : `${day.format(at)} ${clock.format(at).slice(0, 5)}`);
-  const kinds = [...new Set(changes.map((each) => each.what))];
+  const kinds = Map.groupBy(changes, colourOf);
   return el("figure", { class: "timeline" },
     svg("svg", { role: "img", "aria-label": `${label}: ${count(changes.length, "change")} from ${whole.format(begin)} to ${whole.format(last)}`, height: 76, width: "100%" },
       svg("line", { x1: "1%", x2: "99%", y1: 52, y2: 52 }), points, text(begin, "1%", "start"), text(begin + span / 2, "50%", "middle"), text(last, "99%", "end")),
-    el("figcaption", null, kinds.map((what) => el("span", { class: `key ${what}` }, WORDS[what] ?? what))));
+    el("figcaption", null, "Each point is a change:", [...kinds].map(([key, own]) => el("span", { class: `key ${key}` }, `${wordOf(own[0])}${own[0].what === "drift" ? `, ${own[0].severity}` : ""} (${own.length})`)), changes.some((each) => each.event) && "large: the event itself"));
 }
 
 // hits
@@ -251,7 +265,7 @@ function hitRow(hit, isCosine) {
   return el("li", { class: `hit ${hit.weak ? "weak" : ""}` },
     el("div", { class: "score" }, el("meter", { value: score, min: 0, max: 1, "aria-label": scores }), el("span", null, isCosine ? score.toFixed(2) : `${Math.round(100 * score)}%`)),
     el("div", null, link(hit), " ", kindOf(hit), " ", chips,
-      differing.length ? el("span", { class: "chip warning" }, `differs: ${differing.slice(0, 3).map(plain).join(", ")}`) : null,
+      differing.length ? el("span", { class: "chip warning" }, `differs: ${first(differing.map(plain), 3)}`) : null,
       el("p", null, short((hit.snippet ?? "").split("\n")[0], 260)),
       lines.length || parts.length ? el("p", { class: "why" }, lines.map((line, n) => [n ? " · " : "", line]), parts.length && !isCosine ? el("span", { class: "soft" }, `${lines.length ? " · " : ""}${parts.map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ")}`) : null) : null));
 }
@@ -285,9 +299,31 @@ function driftRow(drift) {
   const lines = drift.fields.map((each) => el("p", { class: each.severity }, el("b", null, plain(each.path)), " declared ", el("code", null, short(each.declared, 200) || "none"), ", observed ", el("code", null, short(each.observed, 200) || "none")));
   return el("li", { class: `drift ${drift.severity}` },
     el("div", null, link(drift), " ", kindOf(drift), drift.class === "intended" ? el("span", { class: "chip" }, "newly declared") : null,
-      drift.since ? el("small", { class: "soft" }, ` since ${age(1000 * drift.since).replace("just now", "a few seconds ago")}`) : null),
+      drift.since ? el("small", { class: "soft" }, ` for ${age(1000 * drift.since).replace(" ago", "").replace("just now", "less than a minute")}`) : null),
     el("div", null, lines),
     el("details", null, el("summary", null, "What to do", el("span", { class: "unseen" }, ` about ${drift.name}`)), advice(drift)));
+}
+
+function objectTable(objects) {
+  return table("Objects", ["Object", "Plugin", "Kind"], objects.map((each) => el("tr", null, el("th", { scope: "row" }, link(each)), el("td", null, el("a", { href: address("objects", { plugin: each.plugin }) }, each.plugin)), el("td", null, el("a", { href: address("objects", { plugin: each.plugin, kind: each.kind }) }, each.kind)))));
+}
+
+// A question's words, and the conditions that it has, such as used_percent>90.
+function splitConditions(q) {
+  const found = [...q.matchAll(CONDITION)].map((each) => each[2]);
+  return [found.length ? q.replace(CONDITION, " ").replace(/(^|\s)(and|where|with|,)(?=\s|$)/gi, " ").replace(/[\s,]+/g, " ").trim() : q, ...found];
+}
+
+async function answerOf({ q, words, conditions, where, plugin, limit }, signal) {
+  if (conditions.length) {
+    const all = [...conditions, where].filter(Boolean).join(", ");
+    const listed = words ? await get("search", { q: words, limit, plugin, where: all, explain: true }, signal) : await get("objects", { plugin, where: all, limit: 100 }, signal);
+    if (listed.total || listed.hits?.length) return { route: "objects", where: all, ...listed };
+  }
+  // both at once: most questions are answered by objects, and only `search` explains them
+  const [asked, explained] = await Promise.all([plugin || where ? null : get("ask", { q, limit }, signal), get("search", { q, limit, plugin, where, explain: true }, signal)]);
+  const answer = !asked || asked.route === "objects" ? { route: "objects", hits: explained.hits } : asked;
+  return { ...answer, isUnmet: conditions.length > 0 };
 }
 
 // views: each returns its title and its elements
@@ -297,14 +333,12 @@ const views = {
     const q = (at.query.get("q") ?? "").trim();
     if (!q) return overview(signal);
     const plugin = at.query.get("plugin") ?? "", where = at.query.get("where") ?? "";
-    const limit = Number(at.query.get("n")) || 20, began = performance.now();
-    let answer = { route: "objects" };
-    if (!plugin && !where) answer = await get("ask", { q, limit }, signal);
-    if (answer.route === "objects") answer.hits = (await get("search", { q, limit, plugin, where, explain: true }, signal)).hits;
+    const limit = Number(at.query.get("n")) || 20, began = performance.now(), [words, ...conditions] = splitConditions(q);
+    const answer = await answerOf({ q, words, conditions, where, plugin, limit }, signal);
     const ms = Math.max(1, Math.round(performance.now() - began));
-    const rows = answer.hits ?? answer.changes ?? answer.drifts ?? [];
-    const shown = { objects: "by meaning and words", changes: "from the history of changes", drift: "by comparison with the state file", status: "from op-dbus itself" }[answer.route];
-    const found = answer.route === "status" ? "1 answer" : count(rows.length, { objects: "object", changes: "change", drift: "drifted object" }[answer.route]);
+    const rows = answer.objects ?? answer.hits ?? answer.changes ?? answer.drifts ?? [];
+    const shown = answer.objects ? `that meet ${conditions.join(", ")}` : { objects: "by meaning and words", changes: "from the history of changes", drift: "by comparison with the state file", status: "from op-dbus itself" }[answer.route];
+    const found = answer.route === "status" ? "1 answer" : count(answer.total ?? rows.length, { objects: "object", changes: "change", drift: "drifted object" }[answer.route]);
     say(`${found} for ${q}`);
     const refine = (event) => {
       event.preventDefault();
@@ -312,8 +346,11 @@ const views = {
       location.hash = address("ask", { q, plugin: form.get("plugin"), where: form.get("where") });
     };
     const nodes = [el("p", { class: "soft" }, `${found} ${shown}, ${ms} ms`)];
+    for (const [form, view, name, what] of OWN) if (answer.route === "status" ? view === "serving" : form.test(q)) nodes.push(el("p", { class: "box" }, "About op-dbus itself: ", el("a", { href: `#/${view}` }, name), ` shows ${what}.`));
+    if (answer.isUnmet) nodes.push(el("p", { class: "soft" }, `No object meets ${conditions.join(", ")}: taken as words.`));
     if (answer.hits?.[0]?.verdict) nodes.push(el("p", { class: "verdict" }, answer.hits[0].verdict));
-    if (answer.route === "objects") {
+    if (answer.objects) nodes.push(objectTable(rows), answer.total > rows.length ? el("p", null, el("a", { href: address("objects", { where: answer.where, plugin }) }, "All of them")) : null);
+    else if (answer.route === "objects") {
       nodes.push(el("form", { class: "filter", onsubmit: refine }, entry("Plugin", "plugin", plugin, "systemd"), entry("Condition", "where", where, "active_state=failed, used_percent>90", true), el("button", null, "Narrow")));
       nodes.push(rows.length ? el("ol", { class: "hits" }, rows.map((hit) => hitRow(hit))) : el("p", { class: "empty" }, "Nothing on this host answers this. Try other words, a name, or a condition such as state:failed."));
       if (rows.length === limit && limit < 200) nodes.push(el("p", null, el("a", { href: address("ask", { q, plugin, where, n: 3 * limit }) }, "More")));
@@ -325,20 +362,23 @@ const views = {
 
   async object(at, signal) {
     const [plugin, kind, ...rest] = at.parts, of = { plugin, kind, name: rest.join("/") }, route = objectRoute(of);
-    const [found, drifts, changes, alike] = await Promise.all([
+    // of very many objects, the history comes later than the rest
+    const past = get(`${route}/changes`, { limit: 100 }, signal).catch(() => ({ changes: [] }));
+    const [found, drifts, alike] = await Promise.all([
       get(route, {}, signal).catch((error) => { if (error instanceof Refused) return null; throw error; }),
       get("drift", { plugin, kind, limit: 1000 }, signal).catch(() => ({ drifts: [] })),
-      get(`${route}/changes`, { limit: 100 }, signal).catch(() => ({ changes: [] })),
       get(`${route}/similar`, { limit: 8, explain: true }, signal).catch(() => ({ hits: [] })),
     ]);
-    if (!found && !changes.changes.length) throw new Refused(`there is no object ${plugin}/${kind}/${of.name}`);
+    if (!found && !(await past).changes.length) throw new Refused(`there is no object ${plugin}/${kind}/${of.name}`);
     const drift = drifts.drifts.find((each) => each.name === of.name);
     const nodes = [el("p", { class: "soft" }, `${plugin}/${kind}`, found ? ` from ${found.source}, as of ` : " is gone", found?.updated_at ? time(1000 * found.updated_at) : "")];
     if (found?.failed_at) nodes.push(el("div", { class: "box error" }, el("p", null, el("b", null, "Failed "), time(1000 * found.failed_at), found.failed_why && `: ${found.failed_why}`), found.failed_lines?.length ? el("pre", null, found.failed_lines.join("\n")) : null));
     if (found) nodes.push(sides(found, drift));
     if (drift) nodes.push(el("section", { class: `box ${drift.severity}` }, el("h2", null, "What to do"), advice(drift)));
-    nodes.push(el("section", null, el("h2", null, "History"), timeline(changes.changes, `History of ${of.name}`), changeList(changes.changes),
-      changes.changes.length ? el("p", null, el("a", { href: address("changes", { around: `${plugin}/${kind}/${of.name}` }) }, "Changes around it: what is connected with it")) : null));
+    const history = el("section", null, el("h2", null, "History"), el("p", { class: "soft" }, "Loading."));
+    nodes.push(history);
+    await Promise.race([new Promise((done) => setTimeout(done, 100)), past.then(({ changes }) => history.replaceChildren(...[el("h2", null, "History"), timeline(changes, `History of ${of.name}`), changeList(changes),
+      changes.length && el("p", null, el("a", { href: address("changes", { around: `${plugin}/${kind}/${of.name}` }) }, "Changes around it: what is connected with it"))].filter(Boolean)))]);
     if (alike.hits.length) nodes.push(el("section", null, el("h2", null, "What is like it"), el("ol", { class: "hits" }, alike.hits.map((hit) => hitRow({ ...hit, snippet: likeness(hit) }, true)))));
     if (found) nodes.push(el("details", null, el("summary", null, "Text, fingerprint and vector"), el("pre", null, found.text), el("dl", null, pair("Fingerprint", found.fingerprint), pair("Vector key", found.vector_key), pair("D-Bus path", found.path))));
     return { title: nameOf(of), heading: nameOf(of), nodes };
@@ -413,11 +453,11 @@ const views = {
     const answer = await get("objects", { ...wanted, offset, limit: size }, signal);
     const submit = (event) => { event.preventDefault(); location.hash = address("objects", Object.fromEntries(new FormData(event.currentTarget))); };
     const sources = (status?.Sources ?? []).map(([name, number]) => [name, `${name} (${number})`]);
-    const rows = answer.objects.map((each) => el("tr", null, el("th", { scope: "row" }, link(each)), el("td", null, el("a", { href: address("objects", { plugin: each.plugin }) }, each.plugin)), el("td", null, el("a", { href: address("objects", { plugin: each.plugin, kind: each.kind }) }, each.kind))));
+    const rows = answer.objects;
     const page = (to, text) => el("a", { href: address("objects", { ...wanted, offset: to }) }, text);
     const nodes = [el("form", { class: "filter", onsubmit: submit }, choice("Source", "source", [["", "all"], ...sources], wanted.source), entry("Plugin", "plugin", wanted.plugin, "systemd"), entry("Kind", "kind", wanted.kind, "unit"), entry("Condition", "where", wanted.where, "active_state=failed", true), el("button", null, "Show")),
       el("p", { class: "soft" }, answer.total ? `${offset + 1} to ${offset + rows.length} of ${count(answer.total, "object")}` : "No object matches."),
-      rows.length ? table("Objects", ["Object", "Plugin", "Kind"], rows) : null,
+      rows.length ? objectTable(rows) : null,
       el("p", { class: "pages" }, offset > 0 ? page(Math.max(0, offset - size) || "", "Previous") : null, " ", offset + size < answer.total ? page(offset + size, "Next") : null)];
     return { title: "Objects", heading: "Objects", nodes };
   },
@@ -484,7 +524,7 @@ function sides(found, drift) {
   const only = !found.declared ? "Nothing is declared of it." : found.observed ? "" : found.drift || drift ? "It is compared with what observers list under other names." : "Nothing observes it, so it is not compared.";
   return el("section", null, el("h2", null, "Declared and observed"), only && el("p", { class: "soft" }, only),
     table(`Fields of ${found.name}`, ["Field", "Declared", "Observed"], rows.map((row) => el("tr", { class: row.severity },
-      el("th", { scope: "row" }, row.name, row.severity ? el("span", { class: `chip ${row.severity}` }, row.severity) : null), cell(row.one, row.one !== undefined), cell(row.two, row.two !== undefined))), { class: "sides" }));
+      el("th", { scope: "row" }, breakable(row.name), row.severity ? el("span", { class: `chip ${row.severity}` }, row.severity) : null), cell(row.one, row.one !== undefined), cell(row.two, row.two !== undefined))), { class: "sides" }));
 }
 
 function likeness(hit) {
@@ -499,25 +539,23 @@ function parsed(text) {
   try { return JSON.parse(text); } catch { return text; }
 }
 
-const FAILED = { q: "state:failed", n: 100 };
-
 async function overview(signal) {
   const [, drift, recent, failed] = await Promise.all([
     readStatus(signal), get("drift", { limit: 6 }, signal), get("changes", { limit: 40 }, signal),
-    get("search", { q: FAILED.q, limit: FAILED.n }, signal).catch(() => ({ hits: [] })),
+    get("objects", { where: FAILED, limit: 1 }, signal),
   ]);
   const absent = status.Observers.filter(([, state]) => state !== "up");
   const fact = (href, number, text, level) => el("a", { href, class: `fact ${level}` }, el("b", null, number.toLocaleString("en")), ` ${text}`);
   const nodes = [el("p", { class: "facts-line" },
     fact("#/drift", status.Drifted ?? 0, "drifted", status.Drifted ? "error" : "good"),
-    fact(address("ask", FAILED), failed.hits.length, "failed", failed.hits.length ? "error" : "good"),
+    fact(address("objects", { where: FAILED }), failed.total, "failed", failed.total ? "error" : "good"),
     fact("#/objects", status.Count, "objects", ""),
     fact("#/observers", absent.length, absent.length === 1 ? "observer absent" : "observers absent", absent.length ? "warning" : "good"),
     fact("#/serving", status.Pending ?? 0, "wait for vectors", "")),
   el("p", { class: "soft" }, "Try: ", ["what sends mail?", "what failed?", "what changed since yesterday?", "is this host as declared?", "which disks are full?"].map((each, n) => [n ? " · " : "", el("a", { href: address("ask", { q: each }) }, each)])),
   el("div", { class: "columns" },
     el("section", null, el("h2", null, el("a", { href: "#/drift" }, "Worst drift")), drift.drifts.length ? el("ul", { class: "plain" }, drift.drifts.map((each) => el("li", { class: `line ${each.severity}` }, el("span", { class: `chip ${each.severity}` }, each.severity), " ", link(each), " ", kindOf(each),
-      el("p", { class: "soft" }, each.fields.slice(0, 2).map((field) => `${field.path === "presence" ? "" : `${plain(field.path)} `}declared ${short(field.declared, 40) || "none"}, observed ${short(field.observed, 40) || "none"}`).join("; "))))) : el("p", { class: "empty good" }, "None.")),
+      el("p", { class: "soft" }, first(each.fields.map((field) => `${field.path === "presence" ? "" : `${plain(field.path)} `}declared ${short(field.declared, 40) || "none"}, observed ${short(field.observed, 40) || "none"}`), 2, "; "))))) : el("p", { class: "empty good" }, "None.")),
     el("section", null, el("h2", null, el("a", { href: "#/changes" }, "Latest changes")), changeList(recent.changes)))];
   return { title: "op-dbus", heading: "This host now", nodes, live: () => true };
 }
@@ -812,22 +850,27 @@ async function render(isQuiet = false) {
   } else if (focused) [...main.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused)?.focus({ preventScroll: true });
 }
 
-let typing = 0, asked = 0;
+// The first letter asks at once. The next ones ask when the answer before is shown, or after a pause.
+let typing = 0, isShowing = null;
 
-function ask() {
+async function ask() {
   clearTimeout(typing);
-  asked = Date.now();
+  typing = 0;
   const to = address("ask", { q: box.value.trim() });
   if (location.hash === to) return;
   // one step back leaves the question, not its last letter
   history[readAddress().view === "ask" && readAddress().query.get("q") ? "replaceState" : "pushState"](null, "", to);
-  render(true);
+  const own = isShowing = {};
+  await render(true);
+  if (isShowing !== own) return;
+  isShowing = null;
+  if (typing) ask();
 }
 
 box.addEventListener("input", () => {
   clearTimeout(typing);
-  // the first letter is answered at once, and then at most one question every TYPING_MS
-  typing = setTimeout(ask, Math.max(0, asked + TYPING_MS - Date.now()));
+  if (isShowing) typing = setTimeout(ask, TYPING_MS);
+  else ask();
 });
 find("form").addEventListener("submit", (event) => {
   event.preventDefault();
