@@ -237,7 +237,7 @@ def test_openvino_is_measured_beside_the_other_runtime(debian: Host) -> None:
     debian.ask("apt-get", "purge", "--yes", "op-dbus-openvino")
     assert [path for path in _files(debian) - without if path.startswith((ROOM, "/etc"))] == []
     debian.ask("systemctl", "restart", UNIT)
-    packaged.until_answered(debian)
+    packaged.until_ready(debian)
     debian.ask("rm", f"/root/{package.name}")
     assert json.loads(debian.ask("op-dbus", "status", "--json"))["Provider"] == "cpu:onnxruntime"
 
