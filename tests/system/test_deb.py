@@ -283,7 +283,7 @@ def test_rpm_packages_bring_the_same(debian: Host) -> None:
     libc = debian.ask("sh", "-c", "ldd --version | sed -n '1s/.* //p'")
     provided = ", ".join((*FEDORA, python)).replace("glibc", f"glibc = {libc}")
     debian.write("/root/fedora.spec", SPEC.format(provided))
-    debian.ask("rpmbuild", "--quiet", "-bb", "/root/fedora.spec")
+    debian.ask("rpmbuild", "--define=_topdir /root/rpmbuild", "-bb", "/root/fedora.spec")
     debian.ask("sh", "-c", "rpm -i /root/rpmbuild/RPMS/noarch/fedora-*.rpm")
     rpm = "rpm --force -U /root/*.rpm"
     debian.ask("sh", "-c", rpm)
