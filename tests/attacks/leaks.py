@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from harness.commands import run
@@ -25,6 +26,8 @@ _PROPERTIES = "org.freedesktop.DBus.Properties"
 _INTROSPECT = "org.freedesktop.DBus.Introspectable.Introspect"
 _COMMANDS = (("status",), ("doctor",), ("list",), ("search", "password token"))
 _PAGE = 1000
+# what is found is explained, of which an answer may not hold a thousand
+_HITS = 100
 
 
 async def everything(caller: Caller, most: int = _PAGE) -> str:
@@ -54,8 +57,7 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     # the marker itself is no question: an answer may not even hint that it was found
     for question in ("password", "secret token", "private key", "bearer", "hunter", "croissant"):
         for mode in ("hybrid", "lexical", "vector"):
-            options = {"mode": mode, "all": True, "explain": True}
-            await ask(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 1000, options)
+            await _search(ask, question, {"mode": mode, "all": True, "explain": True})
         await ask(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", question, {})
     for path, interface in ((ROOT_PATH, VECTORIZER), (STATE_PATH, STATE)):
         await ask(path, f"{_PROPERTIES}.GetAll", "s", interface)
@@ -69,6 +71,17 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     await ask(STATE_PATH, f"{STATE}.Baseline", "aoa{sv}", paths, {"scope": "all"})
     await ask(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", {})
     return json.dumps([answers, caller.signals], default=str, ensure_ascii=False)
+
+
+async def _search(
+    ask: Callable[..., Awaitable[Any]], question: str, options: dict[str, Any]
+) -> None:
+    """Ask for all hits, in pages."""
+    for offset in range(0, _PAGE, _HITS):
+        asked = options | {"offset": offset}
+        found = await ask(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, _HITS, asked)
+        if not found[-1]:
+            break
 
 
 async def hidden_fields(caller: Caller) -> set[str]:

@@ -40,7 +40,8 @@ def find(folder: Path, suite: str) -> list[Path]:
 def find_rpms(folder: Path, host: Host) -> list[Path]:
     """Give the packages of rpm for a host's Python."""
     minor = host.ask("python3", "-c", "import sys; print(sys.version_info.minor)")
-    return sorted([*folder.glob(f"op-dbus-0*.py3{minor}.*.rpm"), *folder.glob("*-medium-*.rpm")])
+    patterns = (f"op-dbus-0*.py3{minor}.*.rpm", f"*-gateway-*.py3{minor}.*.rpm", "*-medium-*.rpm")
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern))[-1:]]
 
 
 def reason_against(folder: Path, suite: str) -> str:

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,19 @@ RULES, ALERTS = "/etc/op-dbus/notify.toml", "/etc/op-dbus/notify.d"
 SOCKET, GATEWAY = "op-dbus-gateway.socket", "op-dbus-gateway.service"
 # Services that an administrator switches on.
 OTHERS = ("op-dbus-journal.service", "op-dbus-notify.service")
+# what packages of rpm need, as Fedora names it, besides Python
+FEDORA = ("dbus", "glibc", "libgcc", "libstdc++", "systemd")
+SPEC = """
+Name: fedora
+Version: 1
+Release: 1
+Summary: What dpkg installed
+License: none
+BuildArch: noarch
+Provides: {}
+%description
+%files
+"""
 JOB = "backup/job/home-dirs"
 # what differs after an installation of any package
 _LEFT_OUT = "/proc /sys /dev /run /tmp /root /mnt"
@@ -76,17 +90,17 @@ def test_the_packages_bring_a_service_to_life(debian: Host) -> None:
     assert debian.show(UNIT, "NRestarts") == "0"
 
 
-def _gateways(host: Host) -> Path:
-    """Give the gateway's package for a host."""
+def _built(host: Host, name: str) -> Path:
+    """Give the package of this name for a host."""
     of_release = host.ask("sh", "-c", ". /etc/os-release && echo $VERSION_ID")
-    return max(Path(FOLDER).glob(f"op-dbus-gateway_*+deb{of_release}_*.deb"))
+    return max(Path(FOLDER).glob(f"{name}_*+deb{of_release}_*.deb"))
 
 
 def test_the_gateways_package_lets_it_be_switched_on(debian: Host) -> None:
     """Without its package the gateway names it; with it, one line switches HTTP on."""
     done = debian.run("op-dbus", "gateway", "--listen", "unix:/tmp/http.sock")
     assert (done.returncode, "install op-dbus-gateway" in done.stderr) == (2, True)
-    shutil.copy(_gateways(debian), debian.path("/root/packages"))
+    shutil.copy(_built(debian, "op-dbus-gateway"), debian.path("/root/packages"))
     packaged.install(debian)
     assert debian.run("systemctl", "is-enabled", SOCKET).stdout.strip() == "disabled"
     debian.ask("systemctl", "enable", "--now", SOCKET)
@@ -127,7 +141,7 @@ def test_a_gateway_removed_is_off_and_leaves_nothing(debian: Host) -> None:
     assert [path for path in files if debian.path(path).exists()] == []
     assert debian.run("systemctl", "is-failed", "op-dbus*").returncode
     debian.ask("apt-get", "purge", "--yes", "op-dbus-gateway")
-    debian.path("/root/packages").joinpath(_gateways(debian).name).unlink()
+    debian.path("/root/packages").joinpath(_built(debian, "op-dbus-gateway").name).unlink()
     assert debian.run("dpkg", "--verify").stdout == ""
     for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640"), (RULES, "640")):
         assert debian.ask("stat", "--format=%a %U:%G", path) == f"{mode} root:op-dbus-config"
@@ -205,6 +219,29 @@ def test_an_upgrade_on_a_full_disk_leaves_the_old_program(debian: Host) -> None:
     service.systemctl("start")
 
 
+def test_openvino_is_measured_beside_the_other_runtime(debian: Host) -> None:
+    """Its package lets the next start choose the faster runtime, and leaves nothing."""
+    package = _built(debian, "op-dbus-openvino")
+    shutil.copy(package, debian.path("/root"))
+    without = _files(debian)
+    debian.ask("apt-get", "install", "--yes", f"/root/{package.name}")
+    cursor = debian.cursor()
+    debian.ask("systemctl", "restart", UNIT)
+    packaged.until_ready(debian)
+    told = [str(entry["MESSAGE"]) for entry in debian.journal(after=cursor, _SYSTEMD_UNIT=UNIT)]
+    graded = [text for text in told if text.startswith("grading precisions")]
+    assert graded, told
+    assert "'cpu:onnxruntime': [" in graded[0]
+    assert "'cpu:openvino': [" in graded[0]
+    assert "ok       provider cpu:openvino: usable" in debian.run("op-dbus", "doctor").stdout
+    debian.ask("apt-get", "purge", "--yes", "op-dbus-openvino")
+    assert [path for path in _files(debian) - without if path.startswith((ROOM, "/etc"))] == []
+    debian.ask("systemctl", "restart", UNIT)
+    packaged.until_ready(debian)
+    debian.ask("rm", f"/root/{package.name}")
+    assert json.loads(debian.ask("op-dbus", "status", "--json"))["Provider"] == "cpu:onnxruntime"
+
+
 def test_what_is_removed_comes_back_with_its_state(debian: Host) -> None:
     """A removed package leaves nothing that runs, and its state serves again once it is back."""
     debian.ask("apt-get", "remove", "--yes", "op-dbus")
@@ -228,21 +265,39 @@ def test_purge_leaves_nothing(debian: Host, before: set[str]) -> None:
 
 
 def test_rpm_packages_bring_the_same(debian: Host) -> None:
-    """Packages of rpm serve once started, restart once at an upgrade, and keep state at the end."""
+    """Packages of rpm serve once started, restart once at an upgrade, and keep state at the end.
+
+    rpm knows nothing of what dpkg installed: a package with no files says under the names of
+    Fedora that it is there, and nothing else may be missing.
+    """
     packages = packaged.find_rpms(Path(FOLDER), debian)
-    if len(packages) < 2:
+    if len(packages) < len(("op-dbus", "gateway", "model")):
         pytest.skip("there are no packages of rpm for this Python")
     for package in packages:
         shutil.copy(package, debian.path("/root"))
-    # dpkg installed what they need
-    rpm = "rpm --nodeps --force -U /root/*.rpm"
+    refused = debian.run("sh", "-c", "rpm -U /root/*.rpm")
+    assert refused.returncode
+    missing = set(re.findall(r"^\s+(\S+) .*is needed by", refused.stderr, re.MULTILINE))
+    python = debian.ask("realpath", "/usr/bin/python3")
+    assert missing == {*FEDORA, python}, refused.stderr
+    libc = debian.ask("sh", "-c", "ldd --version | sed -n '1s/.* //p'")
+    provided = ", ".join((*FEDORA, python)).replace("glibc", f"glibc = {libc}")
+    debian.write("/root/fedora.spec", SPEC.format(provided))
+    debian.ask("rpmbuild", "--define=_topdir /root/rpmbuild", "-bb", "/root/fedora.spec")
+    debian.ask("sh", "-c", "rpm -i /root/rpmbuild/RPMS/noarch/fedora-*.rpm")
+    rpm = "rpm --force -U /root/*.rpm"
     debian.ask("sh", "-c", rpm)
-    debian.ask("systemctl", "start", UNIT)
-    packaged.until_answered(debian)
+    debian.ask("systemctl", "enable", "--now", UNIT, SOCKET)
+    packaged.until_ready(debian)
+    assert http_calls.ask(debian, "/health")[0] == 200, debian.log()
     cursor = debian.cursor()
     debian.ask("sh", "-c", rpm)
     packaged.until_answered(debian)
-    assert len(debian.journal(after=cursor, UNIT=UNIT, MESSAGE_ID=STARTED)) == 1
+    for unit in (UNIT, GATEWAY):
+        assert len(debian.journal(after=cursor, UNIT=unit, MESSAGE_ID=STARTED)) == 1
+    debian.ask("rpm", "-e", "op-dbus-gateway")
+    assert debian.run("systemctl", "is-enabled", SOCKET).stdout.strip() == "disabled"
+    assert debian.show(GATEWAY, "ActiveState") == "inactive"
     debian.ask("rpm", "-e", "op-dbus")
     assert debian.run("systemctl", "is-active", UNIT).stdout.strip() == "inactive"
     assert not debian.path(ROOM).exists()
