@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ _FEW_CHARACTERS: Final = 16 << 10
 _OWN_CONNECTIONS: Final = 32
 # Seconds for which the list of levels is kept.
 _LEVELS_SECONDS: Final = 5.0
+# Numbers that are written before other requests have their turn: 1 ms.
+_NUMBERS_A_TURN: Final = 8192
+# Digits that give every float32 exactly.
+_NUMBER: Final = "%.9g"
 PREFIX: Final = "op-dbus-embed-"
 # Names of the configured level: clients of OpenAI send these if their user names no model.
 DEFAULT_MODELS: Final = frozenset(
@@ -92,6 +97,7 @@ class EmbeddingCalls:
     _levels: Sequence[LevelModel] = ()
     _listed_at: float = float("-inf")
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OWN_CONNECTIONS))
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def levels(self) -> Sequence[LevelModel]:
         """Return the levels that can serve."""
@@ -166,6 +172,24 @@ class EmbeddingCalls:
                 "input",
             )
         return found
+
+    async def write_vectors(self, found: Embedded) -> list[str]:
+        """Return each vector as a JSON list of numbers; other requests have turns meanwhile.
+
+        On the loop in turns, not in a thread: there each turn of the loop would wait 5 ms for
+        Python's lock.
+        """
+        rows, turn = found.rows, max(1, _NUMBERS_A_TURN // found.dimension)
+        form = f"[{','.join([_NUMBER] * found.dimension)}]"
+        if len(rows) <= turn:
+            return [form % tuple(array("f", row)) for row in rows]
+        texts: list[str] = []
+        # one large answer at a time, or as many turns as there are answers would follow each other
+        async with self._writing:
+            for at in range(0, len(rows), turn):
+                texts += [form % tuple(array("f", row)) for row in rows[at : at + turn]]
+                await asyncio.sleep(0)
+        return texts
 
     async def _embed_while_connected(
         self, request: Request, texts: Sequence[str], options: Mapping[str, Any]

@@ -2,7 +2,7 @@
 
 import binascii
 import json
-from array import array
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -91,7 +91,11 @@ async def embeddings(asked: EmbeddingsRequest, request: Request, calls: Calls) -
     """Return the vectors of one text or a list of texts, in OpenAI's form."""
     texts = read_texts(asked.input)
     found = await calls.embed(request, texts, asked.model, dimensions=asked.dimensions)
-    content = _write(found, is_base64=asked.encoding_format == "base64")
+    if asked.encoding_format == "base64":
+        vectors = [b'"%s"' % binascii.b2a_base64(row, newline=False) for row in found.rows]
+    else:
+        vectors = [vector.encode() for vector in await calls.write_vectors(found)]
+    content = _write(found, vectors)
     return Response(content, media_type="application/json", headers=served_headers(found))
 
 
@@ -129,19 +133,8 @@ async def health(client: Daemon, response: Response) -> dict[str, Any]:
     }
 
 
-def floats(found: Embedded) -> list[list[float]]:
-    """Return the vectors as numbers."""
-    numbers = array("f", found.data).tolist()
-    size = found.dimension
-    return [numbers[at : at + size] for at in range(0, len(numbers), size)]
-
-
-def _write(found: Embedded, *, is_base64: bool) -> bytes:
-    """Write the answer; by hand, since it is mostly base64, which needs no escapes."""
-    if is_base64:
-        vectors = [b'"%s"' % binascii.b2a_base64(row, newline=False) for row in found.rows]
-    else:
-        vectors = [json.dumps(vector).encode() for vector in floats(found)]
+def _write(found: Embedded, vectors: Sequence[bytes]) -> bytes:
+    """Write the answer; by hand, since vectors are most of it and need no escapes."""
     rows = [
         b'{"object":"embedding","index":%d,"embedding":%s}' % (index, vector)
         for index, vector in enumerate(vectors)

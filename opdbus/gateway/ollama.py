@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -17,7 +18,6 @@ from opdbus.gateway.embedding_call import (
     read_texts,
     served_headers,
 )
-from opdbus.gateway.embeddings import floats
 from opdbus.gateway.http_errors import HttpError
 
 router: Final = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
@@ -77,14 +77,16 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
     except HttpError as error:
         # ollama's own status for a text that is too long
         raise HttpError(400 if error.status == 413 else error.status, error.message) from None
-    return _answer(asked.model, floats(found), began, found.read_tokens, served_headers(found))
+    vectors = await calls.write_vectors(found)
+    return _answer(asked.model, vectors, began, found.read_tokens, served_headers(found))
 
 
 @router.post("/embeddings", response_model=OldEmbedAnswer)
 async def embed_one(asked: OldEmbedRequest, request: Request, calls: Calls) -> Response:
     """Return the vector of one text."""
     found = await calls.embed(request, read_texts(asked.prompt, "prompt"), asked.model)
-    content = json.dumps({"embedding": floats(found)[0]})
+    (vector,) = await calls.write_vectors(found)
+    content = f'{{"embedding": {vector}}}'
     return Response(content, media_type="application/json", headers=served_headers(found))
 
 
@@ -116,16 +118,17 @@ async def version() -> dict[str, str]:
 
 
 def _answer(
-    model: str, vectors: list[list[float]], began: int, count: int, headers: dict[str, str]
+    model: str, vectors: Sequence[str], began: int, count: int, headers: dict[str, str]
 ) -> Response:
     answer = {
         "model": model,
-        "embeddings": vectors,
         "total_duration": time.perf_counter_ns() - began,
         "load_duration": 0,
         "prompt_eval_count": count,
     }
-    return Response(json.dumps(answer), media_type="application/json", headers=headers)
+    rest = json.dumps(answer).removesuffix("}")
+    content = f'{rest}, "embeddings": [{",".join(vectors)}]}}'
+    return Response(content, media_type="application/json", headers=headers)
 
 
 def _describe(level: LevelModel) -> dict[str, Any]:

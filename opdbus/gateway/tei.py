@@ -17,7 +17,7 @@ from opdbus.gateway.embedding_call import (
     read_texts,
     served_headers,
 )
-from opdbus.gateway.embeddings import READY, Daemon, floats
+from opdbus.gateway.embeddings import READY, Daemon
 from opdbus.gateway.http_errors import HttpError
 
 router: Final = APIRouter(tags=["text-embeddings-inference"], route_class=JsonRoute)
@@ -87,7 +87,7 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
         dimensions=asked.dimensions,
         may_cut=asked.truncate is not False,
     )
-    content = json.dumps(floats(found))
+    content = f"[{','.join(await calls.write_vectors(found))}]"
     return Response(content, media_type="application/json", headers=served_headers(found))
 
 
