@@ -3,8 +3,7 @@
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -13,21 +12,18 @@ from fastapi.routing import APIRoute
 from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
-from opdbus.client import Client
 from opdbus.client.embedding import Embedded, embed
-from opdbus.errors import BusError, InvalidArgs, ModelError, NoModel
+from opdbus.errors import InvalidArgs, ModelError, NoModel
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.http_errors import HttpError
+from opdbus.platform.tasks import cancel
 
 MOST_ITEMS: Final = 2048
 # The daemon's limit of a call's texts.
 _MOST_TEXT_BYTES: Final = 1 << 20
-# Requests with more texts or characters have a connection of their own to the daemon, which drops
-# the work when that is closed. Connecting takes 2 ms; smaller ones are done in that time or soon.
-_FEW_TEXTS: Final = 32
-_FEW_CHARACTERS: Final = 16 << 10
-# Connections for large requests; dbus-daemon allows a user 256.
-_OWN_CONNECTIONS: Final = 32
+# Each running request has a connection to the daemon, which drops the work when that is closed.
+# dbus-daemon allows a user 256.
+_CONNECTIONS: Final = 64
 # Seconds for which the list of levels is kept.
 _LEVELS_SECONDS: Final = 5.0
 # Numbers that are written before other requests have their turn: 1 ms.
@@ -96,7 +92,7 @@ class EmbeddingCalls:
     link: DaemonLink
     _levels: Sequence[LevelModel] = ()
     _listed_at: float = float("-inf")
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OWN_CONNECTIONS))
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def levels(self) -> Sequence[LevelModel]:
@@ -141,7 +137,7 @@ class EmbeddingCalls:
     ) -> Embedded:
         """Return the vectors of texts; raises HttpError and the daemon's errors.
 
-        A large request whose client leaves is cancelled.
+        A request whose client leaves is cancelled.
         """
         name = model or ""
         options: dict[str, Any] = {"wait": False}
@@ -150,10 +146,7 @@ class EmbeddingCalls:
         if dimensions:
             options["dimensions"] = dimensions
         try:
-            if len(texts) <= _FEW_TEXTS and sum(map(len, texts)) <= _FEW_CHARACTERS:
-                found = await embed(await self.link.client(), texts, options)
-            else:
-                found = await self._embed_while_connected(request, texts, options)
+            found = await self._embed_while_connected(request, texts, options)
         except InvalidArgs as error:
             param = "dimensions" if str(error).startswith("dimensions") else None
             raise HttpError(400, str(error), param) from None
@@ -194,26 +187,19 @@ class EmbeddingCalls:
     async def _embed_while_connected(
         self, request: Request, texts: Sequence[str], options: Mapping[str, Any]
     ) -> Embedded:
-        async with self._places, self._own_client() as client:
-            work = asyncio.create_task(embed(client, texts, options))
-            gone = asyncio.create_task(_wait_gone(request))
-            try:
-                await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if not work.done():
-                    raise HttpError(499, "the client left")
-                return work.result()
-            finally:
-                work.cancel()
-                gone.cancel()
-
-    @asynccontextmanager
-    async def _own_client(self) -> AsyncGenerator[Client, None]:
-        client = await self.link.connect()
+        work = asyncio.create_task(self._embed_on_own(texts, options))
+        gone = asyncio.create_task(_wait_gone(request))
         try:
-            yield client
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise HttpError(499, "the client left")
+            return work.result()
         finally:
-            with suppress(BusError):
-                await client.__aexit__()
+            await cancel((work, gone))
+
+    async def _embed_on_own(self, texts: Sequence[str], options: Mapping[str, Any]) -> Embedded:
+        async with self._places, self.link.own_client() as client:
+            return await embed(client, texts, options)
 
 
 async def _calls(request: Request) -> EmbeddingCalls:

@@ -82,10 +82,9 @@ class VectorizerInterface:
     ) -> tuple[int, str, bytes, Sequence[int], Mapping[str, Plain]]:
         """Embed texts; return the vectors, each text's tokens, and what served."""
         checked = Options(options, {**_TIMED, "dtype": str, "wait": bool})
-        level, config = checked.get("level", ""), self._serving.config
-        is_configured = level in {"", config.vector_level}
-        if not checked.get("wait", default=True) and is_configured:
-            self._refuse_while_loading()
+        level = checked.get("level", "")
+        if not checked.get("wait", default=True):
+            self._serving.refuse_while_loading(level)
         wanted, found = await self._embed(caller, texts, checked)
         engine = found.engine or await self._serving.embedder(level)
         tokens = list(found.lengths)
@@ -199,11 +198,6 @@ class VectorizerInterface:
             "Texts": embedder.scheduler.texts,
             "Latency": embedder.latency,
         }
-
-    def _refuse_while_loading(self) -> None:
-        if self._serving.phase.state is State.LOADING:
-            level = self._serving.config.vector_level
-            raise NoModel(f"the level {level} is loading: ask again in a moment")
 
     def _level_status(self, name: str) -> tuple[str, str]:
         config, loaded = self._serving.config, self._serving.loaded.get(name)
