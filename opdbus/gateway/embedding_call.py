@@ -72,6 +72,7 @@ class LevelModel:
     level: str
     model: str
     dimension: int
+    status: str
 
     @property
     def id(self) -> str:
@@ -100,7 +101,7 @@ class EmbeddingCalls:
         if time.monotonic() - self._listed_at > _LEVELS_SECONDS:
             rows = await (await self.link.client()).levels()
             self._levels = [
-                LevelModel(level, model, dimension)
+                LevelModel(level, model, dimension, status)
                 for level, model, dimension, status, _ in rows
                 if status != "missing" and dimension
             ]
