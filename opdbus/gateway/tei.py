@@ -25,6 +25,8 @@ from opdbus.gateway.http_limits import Limits
 router: Final = APIRouter(tags=["text-embeddings-inference"], route_class=JsonRoute)
 # Texts of a request and its query are one call.
 _MOST_RANKED: Final = MOST_ITEMS - 1
+# Characters of a text of `/tokenize`: the daemon's limit.
+_MOST_TOKENIZED: Final = 16 << 10
 _FLAT_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/FlatError"}}}
 _NO_SUCH_MODEL: Final[dict[int | str, dict[str, Any]]] = {
     424: {"description": "No level has such a model.", "content": _FLAT_ERROR}
@@ -53,6 +55,24 @@ class RerankRequest(BaseModel):
     return_text: bool | None = None
     return_documents: bool | None = None
     top_n: Annotated[int, Field(ge=1)] | None = None
+
+
+class TokenizeRequest(BaseModel):
+    """The body of `/tokenize`."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+
+
+class TokenRow(BaseModel):
+    """A token; one that the tokenizer added has no place in the text."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
 
 
 class SimilarityInputs(BaseModel):
@@ -127,6 +147,33 @@ async def predict() -> Response:
 async def decode() -> Response:
     """Refuse: token ids are never read, since they may be another tokenizer's."""
     raise HttpError(424, "token ids are not accepted, since they may be another tokenizer's")
+
+
+@router.post("/tokenize")
+async def tokenize(asked: TokenizeRequest, calls: Calls) -> list[list[TokenRow]]:
+    """Return the tokens of one text or a list of texts, as if none were cut."""
+    texts = read_texts(asked.inputs, "inputs")
+    _refuse_prompt(asked.prompt_name)
+    for index, text in enumerate(texts):
+        if len(text) > _MOST_TOKENIZED:
+            raise HttpError(
+                413, f"inputs.{index}: {len(text)} characters, at most {_MOST_TOKENIZED}", "inputs"
+            )
+    found = await (await calls.link.client()).tokenize(texts, {"wait": False})
+    return [
+        [
+            TokenRow(
+                id=number,
+                text=text,
+                special=is_added,
+                start=None if is_added else start,
+                stop=None if is_added else end,
+            )
+            for number, text, is_added, start, end in tokens
+            if asked.add_special_tokens or not is_added
+        ]
+        for tokens in found
+    ]
 
 
 @router.post("/similarity", response_model=list[float])

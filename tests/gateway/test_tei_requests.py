@@ -98,6 +98,8 @@ def test_similarity(
         ("/predict", {"inputs": "x", "raw_scores": True}, 424, "Backend"),
         ("/predict", {"inputs": [["x", "y"]]}, 424, "Backend"),
         ("/decode", {"ids": [101, 102], "skip_special_tokens": True}, 424, "Backend"),
+        ("/tokenize", {"inputs": []}, 400, "Validation"),
+        ("/tokenize", {"inputs": ["x", "y" * 16385]}, 413, "Validation"),
         ("/rerank", {"query": QUERY}, 400, "Validation"),
         ("/rerank", {"query": QUERY, "texts": []}, 400, "Validation"),
         ("/rerank", {"query": QUERY, "texts": [LONG], "truncate": False}, 413, "Validation"),
@@ -140,3 +142,31 @@ def test_info_and_health(http: httpx.Client) -> None:
     """Describe the model, and say that it serves."""
     assert http.get("/info").json()["model_type"] == {"embedding": {"pooling": "mean"}}
     assert http.get("/health").status_code == 200
+
+
+def test_tokenize(http: httpx.Client, served: Running) -> None:
+    """Give the tokens of the daemon's tokenizer with their places, whole texts included."""
+    added, mail, server, last = http.post("/tokenize", json={"inputs": "mail  Server"}).json()[0]
+    assert (added["text"], added["special"], added["start"], added["stop"]) == (
+        "[CLS]",
+        True,
+        None,
+        None,
+    )
+    assert (last["text"], last["special"]) == ("[SEP]", True)
+    assert [mail[key] for key in ("text", "special", "start", "stop")] == ["mail", False, 0, 4]
+    assert [server[key] for key in ("text", "start", "stop")] == ["Server", 6, 12]
+
+    texts = [*TEXTS, "", "caf\u00e9 \U0001f986 naïve", LONG] * 60
+    found = http.post("/tokenize", json={"inputs": texts}).json()
+
+    async def work() -> list[int]:
+        async with Client(served.bus) as client:
+            return (await client.count_tokens(texts))[1]
+
+    assert [len(tokens) for tokens in found] == asyncio.run(work())
+    for text, tokens in zip(texts, found, strict=True):
+        for token in tokens[1:-1]:
+            assert text[token["start"] : token["stop"]] == token["text"]
+    body = {"inputs": "mail  Server", "add_special_tokens": False}
+    assert http.post("/tokenize", json=body).json() == [[mail, server]]

@@ -20,6 +20,7 @@ from opdbus.bus.service.contract import BusInterface, Caller
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.engine.embedder import Embedder, Embedding
+from opdbus.engine.tokenizer import Token
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.index.health import Health
 from opdbus.models import folder
@@ -30,6 +31,9 @@ from opdbus.serving.serving import Serving
 from opdbus.serving.states import State
 
 _STATES: Final = [state.value for state in State if state is not State.CLOSED]
+# Texts of Tokenize and their characters, each of which may be a token: the reply is under 1 MiB.
+TEXTS_TOKENIZED: Final = 128
+MOST_TOKENIZED: Final = 16 << 10
 # Options of every method that returns vectors.
 _OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
 # Options of those that also have a timeout.
@@ -129,6 +133,21 @@ class VectorizerInterface:
         level = Options(options, {"level": str}).get("level", "")
         embedder = await self._serving.embedder(level)
         return embedder.max_tokens, await embedder.count_tokens(texts)
+
+    async def tokenize(
+        self, _caller: Caller, texts: Sequence[str], options: Given
+    ) -> list[list[Token]]:
+        """Return the tokens of texts without truncation."""
+        checked = Options(options, {"level": str, "wait": bool})
+        if (size := sum(map(len, texts))) > MOST_TOKENIZED or len(texts) > TEXTS_TOKENIZED:
+            raise LimitsExceeded(
+                f"{len(texts)} texts of {size} characters, past the limit of"
+                f" {TEXTS_TOKENIZED} texts and {MOST_TOKENIZED} characters: send fewer at a time"
+            )
+        level = checked.get("level", "")
+        if not checked.get("wait", default=True):
+            self._serving.refuse_while_loading(level)
+        return await (await self._serving.embedder(level)).list_tokens(texts)
 
     async def levels(self, _caller: Caller, options: Given) -> list[tuple[str, str, int, str, str]]:
         """Return the levels with their status."""
