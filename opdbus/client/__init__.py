@@ -28,6 +28,8 @@ from opdbus.bus.transport.connection import Connection, RemoteError
 T = TypeVar("T")
 # The limit of a call's texts and of a reply's paths: the daemon's 1 MiB.
 _BYTES_A_CALL: Final = 1 << 20
+# Characters of a call of Tokenize.
+_CHARACTERS_A_CALL: Final = 16 << 10
 # Longer than the usual D-Bus timeout: computing vectors may take long.
 PATIENCE_SECONDS: Final = 120.0
 # After this time without a reply, the daemon's process is checked.
@@ -195,6 +197,19 @@ class Client:
             )
             counts += tokens
         return limit, counts
+
+    async def tokenize(
+        self, texts: Sequence[str], options: Mapping[str, Json] | None = None
+    ) -> list[list[list[Json]]]:
+        """Return (id, text, added, start, end) of each token of texts; options: level, wait.
+
+        At most 16,384 characters a text.
+        """
+        tokens: list[list[list[Json]]] = []
+        for part in split_by_size(texts, TEXTS_A_CALL, len, _CHARACTERS_A_CALL):
+            (found,) = await self._vectorizer.ask("Tokenize", "asa{sv}", part, dict(options or {}))
+            tokens += found
+        return tokens
 
     async def accuracy(self) -> list[dict[str, Json]]:
         """Return the accuracy gate's grades of each precision of the loaded levels."""
@@ -587,13 +602,15 @@ def _open_texts(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def split_by_size(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
-    """Split items into parts of at most `most` items and, unless it is one item, 1 MiB."""
+def split_by_size(
+    items: Sequence[T], most: int, size_of: Callable[[T], int], most_size: int = _BYTES_A_CALL
+) -> list[list[T]]:
+    """Split items into parts of at most `most` items and, unless it is one item, `most_size`."""
     parts: list[list[T]] = []
     size = 0
     for item in items:
         more = size_of(item)
-        if not parts or len(parts[-1]) == most or size + more > _BYTES_A_CALL:
+        if not parts or len(parts[-1]) == most or size + more > most_size:
             parts.append([])
             size = 0
         parts[-1].append(item)

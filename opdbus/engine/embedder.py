@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from opdbus.engine.batching import FEW, BatchMetrics, Rank
 from opdbus.engine.gate import TEXT_TOKENS
-from opdbus.engine.tokenizer import AT_ONCE, Rows, split_by_size
+from opdbus.engine.tokenizer import AT_ONCE, Rows, Token, split_by_size
 from opdbus.errors import ShuttingDown, Truncated
 from opdbus.settings.parsing import REMOTE
 
@@ -70,6 +70,9 @@ class Splitter(Protocol):
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts."""
+
+    def list_tokens(self, texts: Sequence[str]) -> list[list[Token]]:
+        """Return all tokens of whole texts."""
 
 
 class Runner(Protocol):
@@ -261,6 +264,10 @@ class Embedder:
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, on a thread; raises ShuttingDown."""
         return await self._on_thread(self.splitter.count, texts)
+
+    async def list_tokens(self, texts: Sequence[str]) -> list[list[Token]]:
+        """Return all tokens of whole texts, by a thread; raises ShuttingDown."""
+        return await self._on_thread(self.splitter.list_tokens, texts)
 
     async def embed(
         self, texts: Sequence[str], *, truncate: bool = True, priority: Rank = Rank.FEW

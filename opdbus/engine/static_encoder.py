@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.proof import Proof
-from opdbus.engine.tokenizer import Tokenizer
+from opdbus.engine.tokenizer import Token, Tokenizer
 from opdbus.engine.word_cache import MOST_WORDS
 from opdbus.errors import ModelError, ProofFailed
 from opdbus.models import numpy_files
@@ -89,6 +89,10 @@ class StaticEncoder:
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, special ones included."""
         return self.tokenizer.count(texts)
+
+    def list_tokens(self, texts: Sequence[str]) -> list[list[Token]]:
+        """Return all tokens of whole texts."""
+        return self.tokenizer.list_tokens(texts)
 
     def reference(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return vectors (texts, dimension) by the tokenizers library, in double precision."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
 Numbers: TypeAlias = Sequence[int] | NDArray[np.intp]
+# A token's id, its sign or the text that it stands for, whether the tokenizer added it, and the
+# characters of the text from which to which it stands; both are 0 of one that was added.
+Token: TypeAlias = tuple[int, str, bool, int, int]
 Encode: TypeAlias = "Callable[[list[str]], list[tokenizers.Encoding]]"
 
 
@@ -198,6 +201,20 @@ class LibraryTokenizer:
             counts.append(counted)
         return counts
 
+    def list_tokens(self, texts: Sequence[str]) -> list[list[Token]]:
+        """Return all tokens of whole texts; a copy of the tokenizer, since this one cuts them."""
+        whole = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        whole.no_truncation()
+        return [
+            [
+                (number, sign if is_special else text[start:end], bool(is_special), start, end)
+                for number, sign, is_special, (start, end) in zip(
+                    found.ids, found.tokens, found.special_tokens_mask, found.offsets, strict=True
+                )
+            ]
+            for text, found in zip(texts, whole.encode_batch(list(texts)), strict=True)
+        ]
+
     def _size(self, encoding: tokenizers.Encoding) -> int:
         """Count the tokens before truncation, special ones included."""
         cut = sum(len(part.ids) - self._specials for part in encoding.overflowing)
@@ -287,6 +304,10 @@ class Tokenizer:
         for number, count in zip(odd, others, strict=True):
             counts[number] = count
         return counts
+
+    def list_tokens(self, texts: Sequence[str]) -> list[list[Token]]:
+        """Return all tokens of whole texts."""
+        return self.library.list_tokens(texts)
 
     def cut(self, text: str) -> str:
         """Return the beginning of a text that has the tokens that are kept of it."""

@@ -1,7 +1,8 @@
 """Connection of the gateway to the daemon, made again after the bus was lost."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 from opdbus.client import Client
@@ -20,6 +21,8 @@ class DaemonLink:
         self.is_ending = asyncio.Event()
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        # connections that no request uses now
+        self._idle: list[Client] = []
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -27,9 +30,10 @@ class DaemonLink:
 
     async def __aexit__(self, *_error: object) -> None:
         """Disconnect."""
-        if self._client:
-            with suppress(BusError):
-                await self._client.__aexit__()
+        for client in (self._client, *self._idle):
+            if client:
+                with suppress(BusError):
+                    await client.__aexit__()
 
     async def client(self) -> Client:
         """Return the connected client; raises BusError without a bus."""
@@ -47,3 +51,22 @@ class DaemonLink:
         # a gateway has no user who could type a password
         client.ask_no_user()
         return client
+
+    @asynccontextmanager
+    async def own_client(self) -> AsyncGenerator[Client, None]:
+        """Give a client that nothing else uses; cancelling closes it, which ends its calls."""
+        while self._idle:
+            client = self._idle.pop()
+            if client.is_connected:
+                break
+        else:
+            client = await self.connect()
+        try:
+            yield client
+        except asyncio.CancelledError:
+            with suppress(BusError):
+                await client.__aexit__()
+            raise
+        finally:
+            if client.is_connected:
+                self._idle.append(client)

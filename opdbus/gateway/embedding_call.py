@@ -1,11 +1,9 @@
 """Calls for vectors that the routes of all embedding servers share: texts, models, cancellation."""
 
 import asyncio
-import json
 import time
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -14,23 +12,24 @@ from fastapi.routing import APIRoute
 from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
-from opdbus.client import Client
 from opdbus.client.embedding import Embedded, embed
-from opdbus.errors import BusError, InvalidArgs, ModelError, NoModel
+from opdbus.errors import InvalidArgs, ModelError, NoModel
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.http_errors import HttpError
+from opdbus.platform.tasks import cancel
 
 MOST_ITEMS: Final = 2048
 # The daemon's limit of a call's texts.
 _MOST_TEXT_BYTES: Final = 1 << 20
-# Requests with more texts or characters have a connection of their own to the daemon, which drops
-# the work when that is closed. Connecting takes 2 ms; smaller ones are done in that time or soon.
-_FEW_TEXTS: Final = 32
-_FEW_CHARACTERS: Final = 16 << 10
-# Connections for large requests; dbus-daemon allows a user 256.
-_OWN_CONNECTIONS: Final = 32
+# Each running request has a connection to the daemon, which drops the work when that is closed.
+# dbus-daemon allows a user 256.
+_CONNECTIONS: Final = 64
 # Seconds for which the list of levels is kept.
 _LEVELS_SECONDS: Final = 5.0
+# Numbers that are written before other requests have their turn: 1 ms.
+_NUMBERS_A_TURN: Final = 8192
+# Digits that give every float32 exactly.
+_NUMBER: Final = "%.9g"
 PREFIX: Final = "op-dbus-embed-"
 # Names of the configured level: clients of OpenAI send these if their user names no model.
 DEFAULT_MODELS: Final = frozenset(
@@ -73,6 +72,7 @@ class LevelModel:
     level: str
     model: str
     dimension: int
+    status: str
 
     @property
     def id(self) -> str:
@@ -93,14 +93,15 @@ class EmbeddingCalls:
     link: DaemonLink
     _levels: Sequence[LevelModel] = ()
     _listed_at: float = float("-inf")
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OWN_CONNECTIONS))
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def levels(self) -> Sequence[LevelModel]:
         """Return the levels that can serve."""
         if time.monotonic() - self._listed_at > _LEVELS_SECONDS:
             rows = await (await self.link.client()).levels()
             self._levels = [
-                LevelModel(level, model, dimension)
+                LevelModel(level, model, dimension, status)
                 for level, model, dimension, status, _ in rows
                 if status != "missing" and dimension
             ]
@@ -137,7 +138,7 @@ class EmbeddingCalls:
     ) -> Embedded:
         """Return the vectors of texts; raises HttpError and the daemon's errors.
 
-        A large request whose client leaves is cancelled.
+        A request whose client leaves is cancelled.
         """
         name = model or ""
         options: dict[str, Any] = {"wait": False}
@@ -146,10 +147,7 @@ class EmbeddingCalls:
         if dimensions:
             options["dimensions"] = dimensions
         try:
-            if len(texts) <= _FEW_TEXTS and sum(map(len, texts)) <= _FEW_CHARACTERS:
-                found = await embed(await self.link.client(), texts, options)
-            else:
-                found = await self._embed_while_connected(request, texts, options)
+            found = await self._embed_while_connected(request, texts, options)
         except InvalidArgs as error:
             param = "dimensions" if str(error).startswith("dimensions") else None
             raise HttpError(400, str(error), param) from None
@@ -169,10 +167,28 @@ class EmbeddingCalls:
             )
         return found
 
+    async def write_vectors(self, found: Embedded) -> list[str]:
+        """Return each vector as a JSON list of numbers; other requests have turns meanwhile.
+
+        On the loop in turns, not in a thread: there each turn of the loop would wait 5 ms for
+        Python's lock.
+        """
+        rows, turn = found.rows, max(1, _NUMBERS_A_TURN // found.dimension)
+        form = f"[{','.join([_NUMBER] * found.dimension)}]"
+        if len(rows) <= turn:
+            return [form % tuple(array("f", row)) for row in rows]
+        texts: list[str] = []
+        # one large answer at a time, or as many turns as there are answers would follow each other
+        async with self._writing:
+            for at in range(0, len(rows), turn):
+                texts += [form % tuple(array("f", row)) for row in rows[at : at + turn]]
+                await asyncio.sleep(0)
+        return texts
+
     async def _embed_while_connected(
         self, request: Request, texts: Sequence[str], options: Mapping[str, Any]
     ) -> Embedded:
-        work = asyncio.create_task(self._embed_alone(texts, options))
+        work = asyncio.create_task(self._embed_on_own(texts, options))
         gone = asyncio.create_task(_wait_gone(request))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -180,21 +196,11 @@ class EmbeddingCalls:
                 raise HttpError(499, "the client left")
             return work.result()
         finally:
-            work.cancel()
-            gone.cancel()
+            await cancel((work, gone))
 
-    async def _embed_alone(self, texts: Sequence[str], options: Mapping[str, Any]) -> Embedded:
-        async with self._places, self._own_client() as client:
+    async def _embed_on_own(self, texts: Sequence[str], options: Mapping[str, Any]) -> Embedded:
+        async with self._places, self.link.own_client() as client:
             return await embed(client, texts, options)
-
-    @asynccontextmanager
-    async def _own_client(self) -> AsyncGenerator[Client, None]:
-        client = await self.link.connect()
-        try:
-            yield client
-        finally:
-            with suppress(BusError):
-                await client.__aexit__()
 
 
 async def _calls(request: Request) -> EmbeddingCalls:
@@ -220,18 +226,6 @@ def read_texts(given: Any, param: str = "input") -> list[str]:  # noqa: ANN401 -
             413, f"{param}: {len(texts)} texts, at most {MOST_ITEMS} in one request", param
         )
     return [_check_text(text, index, param) for index, text in enumerate(texts)]
-
-
-async def float_lists(found: Embedded) -> list[bytes]:
-    """Return each vector as a list in JSON.
-
-    2,048 take 0.3 s: a thread writes them, one by one, so that other requests go on.
-    """
-    return await asyncio.to_thread(lambda: [_float_list(row) for row in found.rows])
-
-
-def _float_list(row: bytes) -> bytes:
-    return json.dumps(array("f", row).tolist()).encode()
 
 
 def served_headers(found: Embedded) -> dict[str, str]:

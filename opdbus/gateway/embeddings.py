@@ -15,7 +15,6 @@ from opdbus.gateway.embedding_call import (
     JsonRoute,
     LevelModel,
     Texts,
-    float_lists,
     read_texts,
     served_headers,
 )
@@ -95,7 +94,7 @@ async def embeddings(asked: EmbeddingsRequest, request: Request, calls: Calls) -
     if asked.encoding_format == "base64":
         vectors = [b'"%s"' % binascii.b2a_base64(row, newline=False) for row in found.rows]
     else:
-        vectors = await float_lists(found)
+        vectors = [vector.encode() for vector in await calls.write_vectors(found)]
     content = _write(found, vectors)
     return Response(content, media_type="application/json", headers=served_headers(found))
 
@@ -135,7 +134,7 @@ async def health(client: Daemon, response: Response) -> dict[str, Any]:
 
 
 def _write(found: Embedded, vectors: Sequence[bytes]) -> bytes:
-    """Write the answer; by hand, since it is mostly vectors, which need no escapes."""
+    """Write the answer; by hand, since vectors are most of it and need no escapes."""
     rows = [
         b'{"object":"embedding","index":%d,"embedding":%s}' % (index, vector)
         for index, vector in enumerate(vectors)

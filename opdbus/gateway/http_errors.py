@@ -35,7 +35,9 @@ _HEADERS: Final = {
 }
 # Routes of ollama, whose errors are one text, and of text-embeddings-inference, which are flat.
 OLLAMA_PREFIX: Final = "/api/"
-FLAT_PATHS: Final = frozenset("/embed /embed_sparse /embed_all /rerank /tokenize /info".split())
+FLAT_PATHS: Final = frozenset(
+    "/embed /embed_sparse /embed_all /rerank /similarity /predict /tokenize /decode /info".split()
+)
 # The first class that an error is an instance of gives its status.
 _STATUS: Final = (
     (errors.LimitsExceeded, 429),

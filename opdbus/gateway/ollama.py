@@ -1,9 +1,8 @@
 """Routes of ollama that its clients use for embeddings."""
 
-import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -15,13 +14,17 @@ from opdbus.gateway.embedding_call import (
     JsonRoute,
     LevelModel,
     Texts,
-    float_lists,
     read_texts,
     served_headers,
 )
+from opdbus.gateway.embeddings import READY, Daemon
 from opdbus.gateway.http_errors import HttpError
 
 router: Final = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
+# Sentence encoders of op-dbus, for clients that need a name: not an architecture of ollama's.
+_FAMILY: Final = "op-dbus"
+# Status of a level whose engine serves.
+_LOADED: Final = ("loaded", *READY)
 
 
 class EmbedRequest(BaseModel):
@@ -78,7 +81,7 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
     except HttpError as error:
         # ollama's own status for a text that is too long
         raise HttpError(400 if error.status == 413 else error.status, error.message) from None
-    vectors = await float_lists(found)
+    vectors = await calls.write_vectors(found)
     return _answer(asked.model, vectors, began, found.read_tokens, served_headers(found))
 
 
@@ -86,29 +89,40 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
 async def embed_one(asked: OldEmbedRequest, request: Request, calls: Calls) -> Response:
     """Return the vector of one text."""
     found = await calls.embed(request, read_texts(asked.prompt, "prompt"), asked.model)
-    content = b'{"embedding":%s}' % (await float_lists(found))[0]
+    (vector,) = await calls.write_vectors(found)
+    content = f'{{"embedding": {vector}}}'
     return Response(content, media_type="application/json", headers=served_headers(found))
 
 
 @router.get("/tags")
-async def tags(calls: Calls) -> dict[str, list[dict[str, Any]]]:
+async def tags(calls: Calls, client: Daemon) -> dict[str, list[dict[str, Any]]]:
     """List the models."""
-    return {"models": [_describe(level) for level in await calls.levels()]}
+    served = await client.status()
+    return {"models": [_describe(level, served) for level in await calls.levels()]}
+
+
+@router.get("/ps")
+async def running(calls: Calls, client: Daemon) -> dict[str, list[dict[str, Any]]]:
+    """List the models that are loaded."""
+    served = await client.status()
+    levels = [level for level in await calls.levels() if level.status in _LOADED]
+    return {"models": [_describe(level, served) for level in levels]}
 
 
 @router.post("/show")
-async def show(asked: ShowRequest, calls: Calls) -> dict[str, Any]:
+async def show(asked: ShowRequest, calls: Calls, client: Daemon) -> dict[str, Any]:
     """Describe one model."""
     level = await calls.find(asked.model or asked.name)
-    return {
-        "details": _describe(level)["details"],
-        "model_info": {
-            "general.architecture": "bert",
-            "general.basename": level.model,
-            "bert.embedding_length": level.dimension,
-        },
-        "capabilities": ["embedding"],
+    served = await client.status()
+    info: dict[str, Any] = {
+        "general.architecture": _FAMILY,
+        "general.basename": level.model,
+        f"{_FAMILY}.embedding_length": level.dimension,
     }
+    if _is_served(level, served):
+        info[f"{_FAMILY}.context_length"] = served["MaxTokens"]
+    details = _describe(level, served)["details"]
+    return {"details": details, "model_info": info, "capabilities": ["embedding"]}
 
 
 @router.get("/version")
@@ -118,7 +132,7 @@ async def version() -> dict[str, str]:
 
 
 def _answer(
-    model: str, vectors: Sequence[bytes], began: int, count: int, headers: dict[str, str]
+    model: str, vectors: Sequence[str], began: int, count: int, headers: dict[str, str]
 ) -> Response:
     answer = {
         "model": model,
@@ -126,24 +140,24 @@ def _answer(
         "load_duration": 0,
         "prompt_eval_count": count,
     }
-    content = b'%s,"embeddings":[%s]}' % (json.dumps(answer).encode()[:-1], b",".join(vectors))
+    rest = json.dumps(answer).removesuffix("}")
+    content = f'{rest}, "embeddings": [{",".join(vectors)}]}}'
     return Response(content, media_type="application/json", headers=headers)
 
 
-def _describe(level: LevelModel) -> dict[str, Any]:
-    """Return a model as ollama lists it; what is not known of it is zero or empty."""
-    return {
-        "name": f"{level.id}:latest",
-        "model": f"{level.id}:latest",
-        "modified_at": "1970-01-01T00:00:00Z",
-        "size": 0,
-        "digest": hashlib.sha256(level.model.encode()).hexdigest(),
-        "details": {
-            "parent_model": "",
-            "format": "",
-            "family": "bert",
-            "families": ["bert"],
-            "parameter_size": "",
-            "quantization_level": "",
-        },
-    }
+def _describe(level: LevelModel, served: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model as ollama lists it, without what is not known of it.
+
+    The digest is that of the weights, and known of the configured level when it serves.
+    """
+    name = f"{level.id}:latest"
+    found: dict[str, Any] = {"name": name, "model": name, "details": {"family": _FAMILY}}
+    if _is_served(level, served):
+        found["digest"] = served["ModelRevision"]
+        found["details"]["quantization_level"] = served["Precision"].upper()
+    return found
+
+
+def _is_served(level: LevelModel, served: Mapping[str, Any]) -> bool:
+    """Return whether the properties of the daemon are about this level's model."""
+    return bool(served["Level"] == level.level and served["Model"])

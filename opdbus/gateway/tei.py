@@ -9,21 +9,24 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from opdbus import __version__
+from opdbus.client.embedding import Embedded
 from opdbus.gateway.embedding_call import (
     MOST_ITEMS,
     Calls,
     JsonRoute,
     Texts,
-    float_lists,
     read_texts,
     served_headers,
 )
 from opdbus.gateway.embeddings import READY, Daemon
 from opdbus.gateway.http_errors import HttpError
+from opdbus.gateway.http_limits import Limits
 
 router: Final = APIRouter(tags=["text-embeddings-inference"], route_class=JsonRoute)
 # Texts of a request and its query are one call.
 _MOST_RANKED: Final = MOST_ITEMS - 1
+# Characters of a text of `/tokenize`: the daemon's limit.
+_MOST_TOKENIZED: Final = 16 << 10
 _FLAT_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/FlatError"}}}
 _NO_SUCH_MODEL: Final[dict[int | str, dict[str, Any]]] = {
     424: {"description": "No level has such a model.", "content": _FLAT_ERROR}
@@ -54,8 +57,47 @@ class RerankRequest(BaseModel):
     top_n: Annotated[int, Field(ge=1)] | None = None
 
 
+class TokenizeRequest(BaseModel):
+    """The body of `/tokenize`."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+
+
+class TokenRow(BaseModel):
+    """A token; one that the tokenizer added has no place in the text."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class SimilarityInputs(BaseModel):
+    """A text, and those to compare it with."""
+
+    source_sentence: str
+    sentences: list[Any]
+
+
+class SimilarityParameters(BaseModel):
+    """Options of `/similarity`."""
+
+    truncate: bool | None = None
+    prompt_name: str | None = None
+
+
+class SimilarityRequest(BaseModel):
+    """The body of `/similarity`."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters = SimilarityParameters()
+
+
 class Info(BaseModel):
-    """The answer of `/info`."""
+    """The answer of `/info`; what op-dbus has no such number of is left out."""
 
     model_id: str
     model_sha: str
@@ -63,11 +105,8 @@ class Info(BaseModel):
     model_type: dict[str, dict[str, str]]
     max_concurrent_requests: int
     max_input_length: int
-    max_batch_tokens: int
-    max_batch_requests: int | None
     max_client_batch_size: int
     auto_truncate: bool
-    tokenization_workers: int
     version: str
     provider: str
 
@@ -79,8 +118,7 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
     """Return the vectors of one text or a list of texts."""
     if asked.normalize is False:
         raise HttpError(400, "normalize: vectors of these models always have length 1", "normalize")
-    if asked.prompt_name:
-        raise HttpError(400, "prompt_name: these models have no prompts", "prompt_name")
+    _refuse_prompt(asked.prompt_name)
     found = await calls.embed(
         request,
         read_texts(asked.inputs, "inputs"),
@@ -88,7 +126,7 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
         dimensions=asked.dimensions,
         may_cut=asked.truncate is not False,
     )
-    content = b"[%s]" % b",".join(await float_lists(found))
+    content = f"[{','.join(await calls.write_vectors(found))}]"
     return Response(content, media_type="application/json", headers=served_headers(found))
 
 
@@ -97,6 +135,58 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
 async def embed_otherwise() -> Response:
     """Refuse: no level has such a model."""
     raise HttpError(424, "these models give one dense vector for each text: use /embed")
+
+
+@router.post("/predict", responses=_NO_SUCH_MODEL)
+async def predict() -> Response:
+    """Refuse: no level classifies."""
+    raise HttpError(424, "these models classify nothing: use /embed")
+
+
+@router.post("/decode", responses=_NO_SUCH_MODEL)
+async def decode() -> Response:
+    """Refuse: token ids are never read, since they may be another tokenizer's."""
+    raise HttpError(424, "token ids are not accepted, since they may be another tokenizer's")
+
+
+@router.post("/tokenize")
+async def tokenize(asked: TokenizeRequest, calls: Calls) -> list[list[TokenRow]]:
+    """Return the tokens of one text or a list of texts, as if none were cut."""
+    texts = read_texts(asked.inputs, "inputs")
+    _refuse_prompt(asked.prompt_name)
+    for index, text in enumerate(texts):
+        if len(text) > _MOST_TOKENIZED:
+            raise HttpError(
+                413, f"inputs.{index}: {len(text)} characters, at most {_MOST_TOKENIZED}", "inputs"
+            )
+    found = await (await calls.link.client()).tokenize(texts, {"wait": False})
+    return [
+        [
+            TokenRow(
+                id=number,
+                text=text,
+                special=is_added,
+                start=None if is_added else start,
+                stop=None if is_added else end,
+            )
+            for number, text, is_added, start, end in tokens
+            if asked.add_special_tokens or not is_added
+        ]
+        for tokens in found
+    ]
+
+
+@router.post("/similarity", response_model=list[float])
+async def similarity(asked: SimilarityRequest, request: Request, calls: Calls) -> Response:
+    """Return the cosine of each text with the first."""
+    _refuse_prompt(asked.parameters.prompt_name)
+    texts = _read_compared(asked.inputs.sentences, "sentences")
+    (source,) = read_texts(asked.inputs.source_sentence, "source_sentence")
+    found = await calls.embed(
+        request, [source, *texts], None, may_cut=asked.parameters.truncate is not False
+    )
+    headers = served_headers(found)
+    return Response(json.dumps(_cosines(found)), media_type="application/json", headers=headers)
 
 
 @router.get("/info")
@@ -110,13 +200,10 @@ async def info(client: Daemon) -> Info:
         model_sha=status["ModelRevision"],
         model_dtype=status["Precision"],
         model_type={"embedding": {"pooling": "mean"}},
-        max_concurrent_requests=100,
+        max_concurrent_requests=Limits().running_of_client,
         max_input_length=status["MaxTokens"],
-        max_batch_tokens=16384,
-        max_batch_requests=None,
         max_client_batch_size=MOST_ITEMS,
         auto_truncate=True,
-        tokenization_workers=2,
         version=__version__,
         provider=status["Provider"],
     )
@@ -132,15 +219,12 @@ async def rerank(asked: RerankRequest, request: Request, calls: Calls) -> Respon
     if given is None:
         raise HttpError(400, "send `texts`, or `documents`", "texts")
     documents = [each.get("text") if isinstance(each, dict) else each for each in given]
-    if len(documents) > _MOST_RANKED:
-        raise HttpError(413, f"{param}: at most {_MOST_RANKED} texts in one request", param)
-    texts = read_texts(documents, param)
+    texts = _read_compared(documents, param)
     (query,) = read_texts(asked.query, "query")
     found = await calls.embed(
         request, [query, *texts], asked.model, may_cut=asked.truncate is not False
     )
-    first, *rows = [array("f", row) for row in found.rows]
-    scores = [sum(map(mul, first, row)) for row in rows]
+    scores = _cosines(found)
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
     if is_cohere:
         results = [
@@ -158,3 +242,21 @@ async def rerank(asked: RerankRequest, request: Request, calls: Calls) -> Respon
         ]
     headers = served_headers(found)
     return Response(json.dumps(answer), media_type="application/json", headers=headers)
+
+
+def _refuse_prompt(name: str | None) -> None:
+    if name:
+        raise HttpError(400, "prompt_name: these models have no prompts", "prompt_name")
+
+
+def _read_compared(given: list[Any], param: str) -> list[str]:
+    """Return the texts of a request that are compared with one more; raises HttpError."""
+    if len(given) > _MOST_RANKED:
+        raise HttpError(413, f"{param}: at most {_MOST_RANKED} texts in one request", param)
+    return read_texts(given, param)
+
+
+def _cosines(found: Embedded) -> list[float]:
+    """Return the cosine of each vector with the first, which is left out."""
+    first, *rows = [array("f", row) for row in found.rows]
+    return [sum(map(mul, first, row)) for row in rows]

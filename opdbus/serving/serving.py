@@ -13,6 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -150,6 +151,19 @@ class Serving:
                 if self.is_closed:
                     raise
 
+    def refuse_while_loading(self, name: str) -> None:
+        """Raise NoModel while a level loads, which begins now if nothing has asked for it.
+
+        Raises the error of a level that could not be opened, once: the next call opens it again.
+        """
+        wanted = self._level_name(name)
+        level = self._levels.get(wanted)
+        if level and level.is_over and level.phase.error and not self.is_closed:
+            del self._levels[wanted]
+            raise copy(level.phase.error)
+        if self._get_or_create_level(wanted).phase.state is State.LOADING:
+            raise NoModel(f"the level {wanted} is loading: ask again in a moment")
+
     async def embed(
         self,
         texts: Sequence[str],
@@ -216,12 +230,16 @@ class Serving:
                 self._retire(level)
             self._publish(f"switched to {config.execution_provider}")
 
-    def _get_or_create_level(self, name: str) -> Level:
-        """Return a level; make a new one if there is none or it has ended."""
+    def _level_name(self, name: str) -> str:
+        """Return a level's name, the configured one's for ""; raises NoModel if that is none."""
         configured = self.config.vector_level
         if configured == "none":
             raise _no_model()
-        wanted = {"med": "medium", "": configured}.get(name, name)
+        return {"med": "medium", "": configured}.get(name, name)
+
+    def _get_or_create_level(self, name: str) -> Level:
+        """Return a level; make a new one if there is none or it has ended."""
+        configured, wanted = self.config.vector_level, self._level_name(name)
         if wanted not in LEVELS:
             raise InvalidArgs(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
         if self.is_closed:

@@ -42,6 +42,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
     "Vectorizer1.VectorizeMany": (["2", "mail", "disk", "0"], ["['mail', 'disk']", "{}"]),
     "Vectorizer1.Embed": (["2", "mail", "disk", "0"], ["['mail', 'disk']", "{}"]),
     "Vectorizer1.CountTokens": (["1", "mail", "0"], ["['mail']", "{}"]),
+    "Vectorizer1.Tokenize": (["1", "mail", "0"], ["['mail']", "{}"]),
     "Vectorizer1.Levels": (["0"], ["{}"]),
     "Vectorizer1.Status": (["0"], ["{}"]),
     "Vectorizer1.Metrics": (["0"], ["{}"]),

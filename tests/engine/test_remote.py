@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -344,6 +345,72 @@ def test_text_embeddings_inference(known: KnownTexts, model: Model, suffix: str)
         assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
 
 
+class Tei(EmbeddingServer):
+    """A server with text-embeddings-inference's documented limits and errors.
+
+    It takes 32 texts at a time, and refuses every third request as overloaded.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model, ("/embed",))
+        self.statuses: list[int] = []
+        # its backend fails once
+        self.failures = 1
+
+    def serve(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+        """Answer a request for vectors."""
+        count = len(body["inputs"])
+        if count > 32:
+            found = _flat(413, f"batch size {count} > maximum allowed batch size 32", "Validation")
+        elif len(self.statuses) % 3 == 2:
+            found = _flat(429, "Model is overloaded", "Overloaded")
+        elif self.failures:
+            self.failures -= 1
+            found = _flat(424, "inference failed", "Backend")
+        else:
+            found = super().serve(path, body)
+        self.statuses.append(found[0])
+        return found
+
+
+def _flat(status: int, sentence: str, kind: str) -> tuple[int, dict[str, str], bytes]:
+    body = {"error": sentence, "error_type": kind}
+    return status, {}, json.dumps(body).encode()
+
+
+def test_the_errors_of_text_embeddings_inference(known: KnownTexts, model: Model) -> None:
+    """Send fewer texts where they are too many, and again later what was refused as overload."""
+    with Tei(model) as server:
+        pool = proven(known, server)
+        assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
+        assert {*server.statuses} == {200, 413, 424, 429}
+        # what was computed had the form that is documented, and no model
+        assert {*map(frozenset, server.asked)} == {frozenset(("inputs", "normalize", "truncate"))}
+        assert max(len(body["inputs"]) for body in server.asked) <= 32
+
+
+@pytest.mark.parametrize("fault", ["lies", "dies"])
+def test_text_embeddings_inference_is_dropped_later(
+    known: KnownTexts, model: Model, fault: str
+) -> None:
+    """Drop it with the reason where it lies or dies after its proof."""
+    with Tei(model) as server:
+        pool = proven(known, server)
+        pool.run(TEXTS[:40])
+        if fault == "dies":
+            server.die()
+            with pytest.raises(ServerUnreachable, match=r"cannot be reached|broke off"):
+                pool.run(TEXTS[:40])
+            return
+        LIES["another order"][0](server)
+        with pytest.raises(ProofFailed, match="gave a known text"):
+            pool.run(TEXTS[:40])
+        server.asked.clear()
+        with pytest.raises(ProofFailed):
+            pool.run(TEXTS[:40])
+        assert server.asked == []
+
+
 @pytest.mark.parametrize("suffix", ["/v1", "/v1/embeddings", "/v1/"])
 def test_addresses_with_a_path(known: KnownTexts, server: EmbeddingServer, suffix: str) -> None:
     """Accept the address that other clients of the server are given."""
@@ -544,6 +611,21 @@ def test_a_broken_connection_is_repeated(known: KnownTexts, server: EmbeddingSer
 
     server.answer = answer
     assert np.abs(pool.run(TEXTS[:9]) - server.right(TEXTS[:9])).max() < 1e-6
+
+
+def test_a_kept_connection_may_be_closed(known: KnownTexts, server: EmbeddingServer) -> None:
+    """Ask again at once where the server closes an idle connection at that moment: NeMo-Gym 1555.
+
+    A pool has more such connections than it repeats a request that broke off.
+    """
+    pool = proven(known, server)
+    pool.run(TEXTS)
+    kept = [own for own in server.connections if own.fileno() >= 0]
+    assert kept
+    for own in kept:
+        # the request arrives, and the connection ends without an answer
+        own.shutdown(socket.SHUT_WR)
+    assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
 
 
 def test_closing_ends_what_waits(known: KnownTexts, server: EmbeddingServer) -> None:

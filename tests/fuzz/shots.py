@@ -271,6 +271,7 @@ OPTIONS: dict[str, dict[str, SearchStrategy[Variant]]] = {
     "VectorizeMany": _VECTORS | _TIMEOUT | _DTYPE,
     "VectorizeBulk": _VECTORS | _DTYPE | {"job": _typed("b", st.integers(0, 1))},
     "CountTokens": _LEVEL,
+    "Tokenize": _LEVEL | {"wait": _typed("b", st.integers(0, 1))},
     "Search": _FILTER
     | _OFFSET
     | _WHERE

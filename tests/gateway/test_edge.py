@@ -235,6 +235,18 @@ def test_bodies_together_are_bounded(limited: Gateway) -> None:
     assert limited.is_served()
 
 
+def test_an_idle_connection_is_the_clients_to_close(gateway: Gateway) -> None:
+    """Keep one longer than clients do, so that none sends on one that ends (NeMo-Gym PR 1555)."""
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with gateway.connect() as own:
+        own.sendall(request)
+        assert status(receive(own)) == 200
+        # clients and servers often wait for five
+        time.sleep(6)
+        own.sendall(request)
+        assert status(receive(own)) == 200
+
+
 def test_the_values_of_a_body_are_bounded(gateway: Gateway, http: httpx.Client) -> None:
     """Answer 413 to 9 MiB of empty lists before they are read: they would take 25 times as much."""
     before = memory_mib(gateway.pid, "VmHWM")

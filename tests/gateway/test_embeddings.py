@@ -16,6 +16,7 @@ import pytest
 from harness.gateways import Gateway
 from harness.running import Running
 
+from opdbus import __version__
 from opdbus.client import Client
 from opdbus.models.level_table import LEVELS
 
@@ -309,6 +310,11 @@ def test_info_describes_what_serves(http: httpx.Client) -> None:
     assert info["max_client_batch_size"] == 2048
     assert info["max_input_length"] == 512
     assert "cpu:numpy" in info["provider"]
+    assert info["model_id"] == STATIC.repository
+    assert info["model_sha"] == STATIC.weights_sha256
+    assert info["model_dtype"] == "fp32"
+    # what has no measured or set value is absent
+    assert not {"max_batch_tokens", "tokenization_workers"} & set(info)
 
 
 def test_rerank_orders_by_cosine(http: httpx.Client, served: Running) -> None:
@@ -341,8 +347,14 @@ def test_ollama_is_answered_in_its_form(http: httpx.Client, right: list[list[flo
     assert first["name"] == "op-dbus-embed-static:latest"
     shown = http.post("/api/show", json={"model": first["name"]}).json()
     assert shown["capabilities"] == ["embedding"]
-    assert shown["model_info"]["bert.embedding_length"] == 256
-    assert http.get("/api/version").json()["version"]
+    assert shown["model_info"]["op-dbus.embedding_length"] == 256
+    assert shown["model_info"]["op-dbus.context_length"] == 512
+    assert http.get("/api/version").json()["version"] == __version__
+    (loaded,) = http.get("/api/ps").json()["models"]
+    assert loaded == first
+    # of a level that does not serve, nothing is made up
+    assert first["digest"] == STATIC.weights_sha256
+    assert first["details"] == {"family": "op-dbus", "quantization_level": "FP32"}
     response = http.post("/api/embed", json={"model": "bge-m3", "input": "x"})
     assert (response.status_code, list(response.json())) == (404, ["error"])
 

@@ -74,6 +74,11 @@ class EmbeddingServer:
                     own.shutdown(socket.SHUT_RDWR)
 
     @property
+    def connections(self) -> list[socket.socket]:
+        """All connections that were made, closed ones included."""
+        return self._http.connections
+
+    @property
     def texts(self) -> list[str]:
         """All texts that were sent."""
         return [text for body in self.asked for text in body.get("input", body.get("inputs"))]

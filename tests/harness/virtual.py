@@ -15,7 +15,7 @@ from opdbus.config import Config
 from opdbus.engine.batching import Rank
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.provider_chain import Fallback
-from opdbus.engine.tokenizer import Tokens
+from opdbus.engine.tokenizer import Token, Tokens
 from opdbus.errors import ProviderError, ProviderLost, ShuttingDown
 
 DIMENSION = 4
@@ -143,6 +143,10 @@ class FakeTokenizer:
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count one token for each text."""
         return [1] * len(texts)
+
+    def list_tokens(self, texts: Sequence[str]) -> list[list[Token]]:
+        """Give each text as one token."""
+        return [[(self.number(text), text, False, 0, len(text))] for text in texts]
 
     def number(self, text: str) -> int:
         """Return a text's number."""

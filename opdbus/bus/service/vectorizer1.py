@@ -20,6 +20,7 @@ from opdbus.bus.service.contract import BusInterface, Caller
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.engine.embedder import Embedder, Embedding
+from opdbus.engine.tokenizer import Token
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.index.health import Health
 from opdbus.models import folder
@@ -30,6 +31,9 @@ from opdbus.serving.serving import Serving
 from opdbus.serving.states import State
 
 _STATES: Final = [state.value for state in State if state is not State.CLOSED]
+# Texts of Tokenize and their characters, each of which may be a token: the reply is under 1 MiB.
+TEXTS_TOKENIZED: Final = 128
+MOST_TOKENIZED: Final = 16 << 10
 # Options of every method that returns vectors.
 _OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
 # Options of those that also have a timeout.
@@ -82,10 +86,9 @@ class VectorizerInterface:
     ) -> tuple[int, str, bytes, Sequence[int], Mapping[str, Plain]]:
         """Embed texts; return the vectors, each text's tokens, and what served."""
         checked = Options(options, {**_TIMED, "dtype": str, "wait": bool})
-        level, config = checked.get("level", ""), self._serving.config
-        is_configured = level in {"", config.vector_level}
-        if not checked.get("wait", default=True) and is_configured:
-            self._refuse_while_loading()
+        level = checked.get("level", "")
+        if not checked.get("wait", default=True):
+            self._serving.refuse_while_loading(level)
         wanted, found = await self._embed(caller, texts, checked)
         engine = found.engine or await self._serving.embedder(level)
         tokens = list(found.lengths)
@@ -130,6 +133,21 @@ class VectorizerInterface:
         level = Options(options, {"level": str}).get("level", "")
         embedder = await self._serving.embedder(level)
         return embedder.max_tokens, await embedder.count_tokens(texts)
+
+    async def tokenize(
+        self, _caller: Caller, texts: Sequence[str], options: Given
+    ) -> list[list[Token]]:
+        """Return the tokens of texts without truncation."""
+        checked = Options(options, {"level": str, "wait": bool})
+        if (size := sum(map(len, texts))) > MOST_TOKENIZED or len(texts) > TEXTS_TOKENIZED:
+            raise LimitsExceeded(
+                f"{len(texts)} texts of {size} characters, past the limit of"
+                f" {TEXTS_TOKENIZED} texts and {MOST_TOKENIZED} characters: send fewer at a time"
+            )
+        level = checked.get("level", "")
+        if not checked.get("wait", default=True):
+            self._serving.refuse_while_loading(level)
+        return await (await self._serving.embedder(level)).list_tokens(texts)
 
     async def levels(self, _caller: Caller, options: Given) -> list[tuple[str, str, int, str, str]]:
         """Return the levels with their status."""
@@ -199,11 +217,6 @@ class VectorizerInterface:
             "Texts": embedder.scheduler.texts,
             "Latency": embedder.latency,
         }
-
-    def _refuse_while_loading(self) -> None:
-        if self._serving.phase.state is State.LOADING:
-            level = self._serving.config.vector_level
-            raise NoModel(f"the level {level} is loading: ask again in a moment")
 
     def _level_status(self, name: str) -> tuple[str, str]:
         config, loaded = self._serving.config, self._serving.loaded.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -144,7 +144,9 @@ class Server:
         """
         if len(texts) > self.room:
             parts = [texts[at : at + self.room] for at in range(0, len(texts), self.room)]
-            return np.concatenate([self.embed(part) for part in parts])
+            # the first may go to another server; what is computed is not computed again
+            first = self.embed(parts[0])
+            return np.concatenate([first, *(self._wait(self.embed, part) for part in parts[1:])])
         drawn = self._known.draw(len(texts))
         if self._most == 1:
             # the known text goes before, in a request of its own
@@ -180,7 +182,7 @@ class Server:
     def _ask_known(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors of known texts, which are sent in a random order."""
         order = known_texts.shuffled(range(len(numbers)))
-        vectors = self._ask([self._known.texts[numbers[place]] for place in order])
+        vectors = self._wait(self._ask, [self._known.texts[numbers[place]] for place in order])
         return vectors[np.argsort(order)]
 
     def _largest_batch(self) -> tuple[list[int], NDArray[np.float32]]:
@@ -233,6 +235,20 @@ class Server:
                 f" {deviation:.1e}), and {asked} is wanted: {advice}"
             )
         return found
+
+    def _wait(
+        self, work: Callable[[list[str]], NDArray[np.float32]], texts: list[str]
+    ) -> NDArray[np.float32]:
+        """Return what `work` gives, again while the server is busy; raises Busy in the end."""
+        give_up = time.monotonic() + self._terms.busy_seconds
+        while True:
+            try:
+                return work(texts)
+            except Busy as busy:
+                pause = busy.seconds or _BUSY_SECONDS
+                if time.monotonic() + pause > give_up:
+                    raise
+                time.sleep(pause)
 
     def _ask(self, texts: list[str]) -> NDArray[np.float32]:
         """Return vectors of length 1; repeats a request that broke off."""
