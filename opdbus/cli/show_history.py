@@ -113,7 +113,7 @@ def _print_with_followers(rows: Sequence[dict[str, Any]], printed: set[int]) -> 
         if row["seq"] in printed:
             continue
         # how often a change happened, and other objects with a similar change
-        times = f" [{row['count']:,} times]" if row["count"] > 1 else ""
+        times = f" [one of {row['count']:,} such changes]" if row["count"] > 1 else ""
         others = f" [and {row['others']:,} others likewise]" if row.get("others") else ""
         print_lines([row], times + others)
         printed.add(row["seq"])

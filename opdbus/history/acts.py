@@ -58,6 +58,8 @@ _VERBS: Final[Mapping[str, AbstractSet[str]]] = {
     ),
 }
 _NOW: Final = {"enable": "start", "disable": "stop", "mask": "stop", "reenable": "start"}
+_SERVICES: Final = frozenset(("service", "invoke-rc.d", "rc-service"))
+_KILLERS: Final = frozenset(("pkill", "killall"))
 _UNIT_FOLDERS: Final = (("/", "etc"), ("/", "usr"), ("/", "lib"), ("/", "run"))
 _OF_FILES: Final = frozenset(("unit_file_state", "enabled", "masked", "drop_ins", "fragment_path"))
 # Programs whose last argument is what they change, with mv the others, too.
@@ -65,6 +67,9 @@ _TO_LAST: Final = frozenset(("cp", "mv", "install", "ln", "rsync", "mount"))
 _OF_PATHS: Final = frozenset(
     "vi vim nvim nano pico emacs ed ex mcedit micro joe sed tee cp mv rm install ln chmod chown"
     " chgrp dd truncate touch unlink sudoedit editor patch rsync".split()
+)
+_EDITORS: Final = frozenset(
+    "vi vim nvim nano pico emacs ed ex mcedit micro joe sudoedit editor vipw vigr visudo".split()
 )
 _OF_USERS: Final = frozenset(
     "useradd adduser usermod userdel deluser groupadd addgroup groupmod groupdel delgroup gpasswd"
@@ -129,6 +134,10 @@ _FILE_VERBS: Final[Mapping[str, tuple[str, bool]]] = {
     "unmask": ("masked", False),
 }
 _OCTAL: Final = re.compile(r"[0-7]{1,5}")
+# Programs that do what their words say and nothing else, unlike a shell or an editor.
+_ONE_THING: Final = (
+    frozenset().union(*_PROGRAMS.values(), _FIXED, _SERVICES, _KILLERS, ("systemctl",)) - _EDITORS
+)
 _REMOVING: Final = frozenset("userdel deluser groupdel delgroup rm unlink mv umount rmmod".split())
 _REMOVING_WORDS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
     _PACKAGE: frozenset(
@@ -161,6 +170,12 @@ class Act:
             program = program.rpartition("/")[2]
         command = f"{program}{space}{rest}"[:_SHOWN] or self.folder
         return " ".join(filter(None, (self.user, "with", self.program, command)))
+
+    @cached_property
+    def may_do_anything(self) -> bool:
+        """True for a shell, an editor and what is not known."""
+        programs = [PurePosixPath(words[0]).name for words in self.commands]
+        return not programs or not _ONE_THING.issuperset(programs)
 
     @cached_property
     def commands(self) -> Sequence[Sequence[str]]:
@@ -379,7 +394,10 @@ def _acts_on_unit(words: Sequence[str], program: str, name: str) -> AbstractSet[
         does = set(_VERBS.get(verb, ()))
         if "--now" in words and verb in _NOW:
             does.add(_NOW[verb])
-    elif program in {"service", "invoke-rc.d", "rc-service"} and len(given) > 1:
+    elif program in _KILLERS:
+        # a process usually has the name of its unit
+        units, does = given, {"exit"}
+    elif program in _SERVICES and len(given) > 1:
         units, does = given[:1], set(_VERBS.get(given[1], ()))
     elif program == "systemd-run":
         options = " ".join(words).replace("=", " ").split()

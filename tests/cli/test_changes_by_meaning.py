@@ -134,7 +134,7 @@ def test_the_command_tells_what_answers_best(served: Running) -> None:
     told = command(served, "--about", "web failed", "--kind", "unit", "-n", "1")
     assert (told.returncode, told.stdout.count("\n")) == (0, 1)
     assert "web.service failed" in told.stdout
-    assert told.stdout.endswith(" [2 times]\n")
+    assert told.stdout.endswith(" [one of 2 such changes]\n")
     told = command(served, "--about", "which packages were upgraded?", "--json")
     row = json.loads(told.stdout.splitlines()[0])
     assert (row["seq"], row["count"], row["format_version"]) == (5, 1, "1.0")

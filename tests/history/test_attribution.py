@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from opdbus.history.change import Cause, Change, ChangeType, FieldChange
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.changes import attribution, history_reader
-from opdbus.index.changes.attribution import Attribution
+from opdbus.index.changes.attribution import Attribution, _present, _Session
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, Json, StateObject
 
@@ -61,6 +62,8 @@ FITS: list[tuple[str, Row]] = [
     ("systemctl disable chrony", row(cause="reload", fields=[ENABLED])),
     ("systemctl start chrony", row(cause="job:7 start, failed", what="event")),
     ("systemctl kill chrony", row(cause="exit:SIGTERM", fields=[STATE])),
+    ("pkill -9 -x chrony", row(cause="exit:SIGKILL", fields=[STATE])),
+    ("killall chrony", row(cause="exit:SIGTERM", fields=[STATE])),
     ("usermod -aG sudo,adm bob", row(GROUP)),
     ("usermod -aG sudo bob", row(ACCOUNT)),
     ("userdel --remove bob", row(ACCOUNT, "gone")),
@@ -115,6 +118,8 @@ FITS_NOT: list[tuple[str, Row]] = [
     ("systemctl status chrony", row(cause=STOP)),
     ("echo systemctl stop chrony", row(cause=STOP)),
     ("systemctl stop chrony.socket", row(cause=STOP)),
+    ("pkill -x nginx", row(cause="exit:SIGKILL", fields=[STATE])),
+    ("pkill -x chrony", row(cause=STOP)),
     ("cat /etc/nginx/nginx.conf", row(FILE)),
     ("vim /etc/nginx/other.conf", row(FILE)),
     ("userdel bob", row(ACCOUNT, "appeared")),
@@ -311,6 +316,19 @@ def test_a_command_explains_one_change(tmp_path: Path) -> None:
     live(tmp_path, work)
 
 
+def test_a_file_was_read_after_it_changed() -> None:
+    """A session that began while the observer was about to read is not named."""
+    bash = Act("bob", at=10_000_000, program="sudo", command="bash", folder="/", seq=1)
+    session = _Session(bash, "b")
+    found = {
+        late: bool(_present([session], replace(row(FILE), at=10_000_000 + late)))
+        for late in (300_000, 600_000)
+    }
+    assert found == {300_000: False, 600_000: True}
+    unit = replace(row(cause="exit:SIGKILL"), at=10_300_000)
+    assert _present([session], unit)
+
+
 def test_who_was_root_meanwhile(tmp_path: Path) -> None:
     """A session that was open is named as that, and no longer once it has ended."""
 
@@ -330,6 +348,12 @@ def test_who_was_root_meanwhile(tmp_path: Path) -> None:
         await host.say("user", "bob", ran=[], as_root=[])
         await host.say("user", "bob", ran=[], as_root=shell)
         assert [one.command for one in (await host.change()).meanwhile] == ["/bin/bash"]
+        # a command that does one thing, and not this
+        other = ran("/usr/bin/systemctl start postgresql", host.clock[0] - 60)
+        await host.say("user", "bob", ran=[], as_root=other)
+        host.clock[0] += 10
+        assert await host.change() == Attribution()
+        await host.say("user", "bob", ran=[], as_root=shell)
         # a timer did this one
         assert await host.change(cause="job:7 start by a.timer") == Attribution()
         host.clock[0] += 10

@@ -18,7 +18,9 @@ def rows_one_by_one(changes: Sequence[dict[str, Any]]) -> Iterator[Row]:
     """Yield a row for each change, in their order."""
     for change in changes:
         (line,) = group_into_lines([change])
-        yield row_of_line(line, f" [{n} times]" if (n := change.get("count", 1)) > 1 else "")
+        yield row_of_line(
+            line, f" [one of {n} such changes]" if (n := change.get("count", 1)) > 1 else ""
+        )
 
 
 def row_with_followers(change: dict[str, Any], after: Sequence[dict[str, Any]]) -> Row:

@@ -35,6 +35,9 @@ _FAILURE_LATE: Final = 60 * _SECOND
 _FAILURE_EARLY: Final = 5 * _SECOND
 # A change in a session as root may be recorded so long after its end.
 _SLACK: Final = _SECOND // 2
+# Files, accounts and others are read so long after they changed; of units, systemd tells.
+_READ_LATE: Final = _SECOND // 2
+_UNIT: Final = ("systemd", "unit")
 # A shorter session did what its command says, or nothing that can be told from what came by itself.
 _SHORTEST: Final = _SECOND
 # Rows of at most this time are looked up together, and the newest in so many groups.
@@ -335,7 +338,9 @@ def _explain(
         is_other = jobs.alone(row.cause).startswith("exit")
         is_other = is_other or bool(_OF_SESSIONS.fullmatch(row.identity.name))
         is_open = row.seq not in by and acts.may_be_of_user(row) and not is_other
-        meanwhile = _present(sessions, row) if is_open else ()
+        # a command that does one thing only is in `by` if that was it
+        present = _present(sessions, row) if is_open else ()
+        meanwhile = tuple(act for act in present if act.may_do_anything)
         last, others = meanwhile[-_MOST_SESSIONS:], max(0, len(meanwhile) - _MOST_SESSIONS)
         known = Attribution(by.get(row.seq), last, others, failure)
         if known != Attribution():
@@ -345,7 +350,8 @@ def _explain(
 
 def _present(sessions: Sequence[_Session], row: Row) -> Sequence[Act]:
     """Return the sessions as root, the oldest first, that were open when an object changed."""
-    begun = sessions[: bisect_right(sessions, row.at, key=lambda s: s.act.at)]
+    at = row.at if row.identity[1:3] == _UNIT else row.at - _READ_LATE
+    begun = sessions[: bisect_right(sessions, at, key=lambda s: s.act.at)]
     return tuple(s.act for s in begun if row.at <= s.until + _SLACK and s.boot == row.boot)
 
 
