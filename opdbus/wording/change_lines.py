@@ -117,7 +117,7 @@ def _line_of_one(item: _Item) -> ChangeLine:
 
 def _words_of_journal(change: Change) -> str:
     """Return who brought a change about, or who was root meanwhile, and why a unit failed."""
-    found = f" by {change['by']}" if change.get("by") else ""
+    found = f"{',' * (change['what'] == 'drift')} by {change['by']}" if change.get("by") else ""
     for act, since in change.get("as_root", ()):
         user, _, how = act.partition(" with ")
         found += f", while {user} was root since {format_stamp(since)} ({how})"
