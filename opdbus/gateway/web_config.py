@@ -113,17 +113,26 @@ class WebConfig:
         self._state = state if len(state) == len(self._look()) else self._look()
 
     def _prepare(self, tls: _Tls) -> ssl.SSLContext:
-        """Return the context with the certificate and versions: the same for all connections."""
-        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        for context in filter(None, (trial, self.context)):
+        """Return the context with the certificate and versions: the same for all connections.
+
+        Each connection takes the newest one, since a context cannot drop an authority.
+        """
+        newest = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        lasting = self.context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for context in (newest, lasting):
             context.minimum_version = _VERSIONS[tls.min_version]
             context.maximum_version = _VERSIONS[tls.max_version]
             context.load_cert_chain(self._beside(tls.cert_file), self._beside(tls.key_file))
-            if tls.client_ca_file:
+            if tls.client_ca_file and context is newest:
                 context.load_verify_locations(self._beside(tls.client_ca_file))
             is_asked = tls.client_auth_type == "RequireAndVerifyClientCert"
             context.verify_mode = ssl.CERT_REQUIRED if is_asked else ssl.CERT_NONE
-        return self.context or trial
+
+        def take_newest(connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
+            connection.context = newest
+
+        lasting.sni_callback = take_newest
+        return lasting
 
     def _look(self) -> list[tuple[int, int, int] | None]:
         """Return the state of the file and of those that it names."""

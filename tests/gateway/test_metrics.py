@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import bcrypt
@@ -168,6 +169,34 @@ def test_tls_and_users_are_those_of_the_file(served: Running, certificate: Path)
         make_certificate(certificate)
         assert scrape(gateway, trusted) == 200
         assert PASSWORD not in gateway.log.read_text()
+
+
+def test_an_authority_of_clients_that_was_replaced_is_not_trusted(
+    served: Running, certificate: Path
+) -> None:
+    """Let in who has a certificate of the authority in the file, which is read again on change."""
+    for name in ("first", "second"):
+        (certificate / name).mkdir()
+        make_certificate(certificate / name)
+    trusted = certificate / "ca.crt"
+    trusted.write_bytes((certificate / "first/cert.crt").read_bytes())
+    tls = "  client_ca_file: ca.crt\n  client_auth_type: RequireAndVerifyClientCert\n"
+    config = web_config(certificate, tls=tls)
+
+    def is_let_in(name: str) -> bool:
+        context = ssl.create_default_context(cafile=certificate / "cert.crt")
+        if name:
+            own = certificate / name
+            context.load_cert_chain(own / "cert.crt", own / "cert.key")
+        with suppress(httpx.HTTPError):
+            auth = ("prometheus", PASSWORD)
+            return httpx.get(url(gateway, "https"), verify=context, auth=auth).status_code == 200
+        return False
+
+    with Gateway(served, certificate, *LISTEN, HTTP_WEB_CONFIG=config) as gateway:
+        assert [*map(is_let_in, ("", "first", "second"))] == [False, True, False]
+        trusted.write_bytes((certificate / "second/cert.crt").read_bytes())
+        assert [*map(is_let_in, ("", "first", "second"))] == [False, False, True]
 
 
 @pytest.mark.parametrize(
