@@ -145,6 +145,32 @@ def test_a_credential_has_the_token(served: Running, tmp_path: Path) -> None:
         assert ask(running, Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
+def test_publishing_has_a_token_of_its_own(served: Running, tmp_path: Path) -> None:
+    """Refuse the token for reading where objects are published, at the start and later."""
+    read, write = tmp_path / "read", tmp_path / "write"
+    for file, token in ((read, TOKEN), (write, f"{TOKEN}-too")):
+        file.write_text(token)
+        file.chmod(0o600)
+    listen = ("--listen", "127.0.0.1:0", "--listen", "write=127.0.0.1:0")
+    code, said = start(served, tmp_path, *listen, HTTP_TOKEN_FILE=read)
+    assert (code, "OP_DBUS_HTTP_WRITE_TOKEN_FILE" in said) == (2, True), said
+    code, said = start(served, tmp_path, *listen, HTTP_TOKEN_FILE=read, HTTP_WRITE_TOKEN_FILE=read)
+    assert (code, "another token for writing" in said) == (2, True), said
+    settings = {"HTTP_TOKEN_FILE": read, "HTTP_WRITE_TOKEN_FILE": write}
+    with Gateway(served, tmp_path, *listen, **settings) as gateway:
+        for name, given, wanted in (
+            ("http", TOKEN, 200),
+            ("http", f"{TOKEN}-too", 401),
+            ("write", TOKEN, 401),
+            ("write", f"{TOKEN}-too", 200),
+        ):
+            answer = httpx.get(
+                f"http://127.0.0.1:{gateway.port(name)}/health",
+                headers={"Authorization": f"Bearer {given}"},
+            )
+            assert (name, given, answer.status_code) == (name, given, wanted)
+
+
 def test_a_variable_says_where_to_listen(served: Running, tmp_path: Path) -> None:
     """Take the addresses of OP_DBUS_LISTEN, several of them, and end with code 0."""
     both = f"unix:{tmp_path}/http.sock,metrics=127.0.0.1:0"
