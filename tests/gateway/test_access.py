@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness.gateways import TOKEN, Gateway
+from harness.gateways import TOKEN, Gateway, receive, status
 from harness.running import Running, environment, run_program
 
 from opdbus.gateway.server import Listener
@@ -87,6 +87,18 @@ def test_own_names_are_served(tcp: Gateway, host: str) -> None:
 def test_other_names_are_refused(tcp: Gateway, host: str) -> None:
     """Answer 421 to a page that reaches this address by a name of its own, token or not."""
     assert ask(tcp, Authorization=f"Bearer {TOKEN}", Host=host).status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "wanted"),
+    [("localhost", "evil.example", 200), ("evil.example", "localhost", 421)],
+)
+def test_the_host_of_a_target_counts(tcp: Gateway, target: str, host: str, wanted: int) -> None:
+    """Check the host that a request's target names, and not the header beside it."""
+    with socket.create_connection(("127.0.0.1", tcp.port("http"))) as own:
+        head = f"GET http://{target}/health HTTP/1.1\r\nHost: {host}\r\n"
+        own.sendall(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
+        assert status(receive(own)) == wanted
 
 
 def test_nobody_is_allowed_from_other_origins(tcp: Gateway) -> None:
