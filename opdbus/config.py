@@ -221,6 +221,12 @@ class Config:
         "file with the token that the gateway's clients send over TCP; without it, the gateway"
         " does not listen on TCP but for metrics",
     )
+    http_write_token_file: Path | None = _setting(
+        "",
+        parsing.optional_path,
+        "file with the token of clients that publish over TCP, which is another one; without it,"
+        " no listener for writing is on TCP",
+    )
     http_hosts: tuple[str, ...] = _setting(
         "",
         parsing.host_names,

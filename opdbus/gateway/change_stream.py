@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Annotated, Any, Final, NamedTuple
@@ -20,8 +20,9 @@ from opdbus.gateway.resolving import resolve
 from opdbus.platform.tasks import cancel
 
 router: Final = APIRouter(tags=["host"])
-# Open streams of one application; the guard lets one client run 100 requests.
-MAX_STREAMS: Final = 64
+# Open streams of one application, and those of one client.
+MAX_STREAMS: Final = 256
+MAX_STREAMS_OF_CLIENT: Final = 64
 # Seconds between comments on a silent stream, so that no proxy closes it.
 HEARTBEAT_SECONDS: Final = 15.0
 # Milliseconds after which a client connects again, and seconds after which the gateway does.
@@ -50,22 +51,26 @@ class ChangeFeed:
 
     def __init__(self, link: DaemonLink) -> None:
         self.link = link
-        self.streams = 0
+        self.streams = Counter[str]()
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._pages: OrderedDict[object, asyncio.Task[Page]] = OrderedDict()
 
-    def open(self) -> None:
-        """Take a place for a stream; raises HttpError if none is left."""
-        if self.streams >= MAX_STREAMS:
-            raise HttpError(503, f"{self.streams} streams are open: close some, or ask later")
-        self.streams += 1
+    def open(self, client: str) -> None:
+        """Take a place for a client's stream; raises HttpError if none is left."""
+        if (count := self.streams[client]) >= MAX_STREAMS_OF_CLIENT:
+            raise HttpError(429, f"{count} streams of this client are open: close some")
+        if (count := self.streams.total()) >= MAX_STREAMS:
+            raise HttpError(503, f"{count} streams are open: ask later")
+        self.streams[client] += 1
         if not self._task:
             self._task = asyncio.create_task(self._listen())
 
-    async def close(self) -> None:
+    async def close(self, client: str) -> None:
         """Give the place back."""
-        self.streams -= 1
+        self.streams[client] -= 1
+        if not self.streams[client]:
+            del self.streams[client]
         if not self.streams and self._task:
             task, self._task = self._task, None
             self._pages.clear()
@@ -163,33 +168,36 @@ async def stream_changes(
     Events: `change` and `drift` (a transition) have a row of `/changes`, and its number as id;
     `gap` tells that rows are missing, and `daemon` that it began or ceased to answer.
     """
-    return await open_stream(request.app.state.feed, asked, last_event_id)
+    return await open_stream(request, asked, last_event_id)
 
 
 async def open_stream(
-    feed: ChangeFeed, asked: models.StreamRequest, last_event_id: int | None
+    request: Request, asked: models.StreamRequest, last_event_id: int | None
 ) -> Response:
     """Return a stream; raises CallerError for its filter, and HttpError if there are too many."""
+    feed: ChangeFeed = request.app.state.feed
+    client = request.client.host if request.client else ""
     after = asked.after if last_event_id is None else last_event_id
     stream = _Stream(feed, asked.given("after", "around"), after)
     await stream.begin(asked.around)
-    feed.open()
-    return _EventResponse(feed, stream)
+    feed.open(client)
+    return _EventResponse(feed, stream, client)
 
 
 class _EventResponse(StreamingResponse):
     """The answer with a stream, which holds a place of the feed until it ends."""
 
-    def __init__(self, feed: ChangeFeed, stream: "_Stream") -> None:
+    def __init__(self, feed: ChangeFeed, stream: "_Stream", client: str) -> None:
         super().__init__(stream.events(), headers=_HEADERS, media_type="text/event-stream")
         self._feed = feed
+        self._client = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the client leaves."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._feed.close()
+            await self._feed.close(self._client)
 
 
 class _Stream:

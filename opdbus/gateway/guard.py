@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,6 +24,8 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _VERSIONS: Final = ("1.0", "1.1")
 # Bodies of these routes are read in parts.
 _STREAMED: Final = ("/batch/import",)
+# A target with a scheme, as requests to proxies have (RFC 9112, 3.2.2).
+_ABSOLUTE: Final = re.compile(rb"https?://([^/@]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d+)?")
 # Slashes hidden from a proxy that decides by the path; names of objects may have them.
 _HIDDEN: Final = (b"%2f", b"%5c", b"\\")
@@ -97,6 +99,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        scope = _in_origin_form(scope)
         exchange = _Exchange(self, scope, receive, send)
         with self._counters.watch(self._listener, scope) as on_response, exchange.holding():
             exchange.on_response = on_response
@@ -239,6 +242,17 @@ class _Exchange:
 
     def _too_large(self) -> HttpError:
         return HttpError(413, f"the body may have at most {self._most:,} bytes")
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """Return a request whose target is a path; a target's host replaces that of the headers."""
+    found = _ABSOLUTE.fullmatch(scope["raw_path"])
+    if not found:
+        return scope
+    raw = found[2] or b"/"
+    others = [each for each in scope["headers"] if each[0] != b"host"]
+    headers = [*others, (b"host", found[1])]
+    return {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii")), "headers": headers}
 
 
 def _require_sound(request: Request, limits: Limits) -> None:

@@ -200,7 +200,7 @@ async def changes(
     if "text/event-stream" in request.headers.get("accept", ""):
         own = asked.model_fields_set & models.StreamRequest.model_fields.keys()
         wanted = models.StreamRequest(**asked.model_dump(include=own))
-        return await open_stream(request.app.state.feed, wanted, last_event_id)
+        return await open_stream(request, wanted, last_event_id)
     more = {"around": await resolve(client, "around", asked.around)} if asked.around else {}
     if not (asked.about or asked.before_event):
         return await _changes(client, asked, more)

@@ -87,13 +87,19 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The gateway's settings: the bus, the token of TCP, its names, the metrics' users, limits."""
+    """The gateway's settings: the bus, the tokens of TCP, its names, the metrics' users, limits."""
 
     bus: str
     token: str = ""
+    write_token: str = ""
     names: Sequence[str] = ()
     web_config: Path | None = None
     limits: Limits = _LIMITS
+
+    def token_of(self, listener: Listener) -> str:
+        """Return the token that clients of a listener send; empty if they need none."""
+        tokens = {READ: self.token, WRITE: self.write_token}
+        return tokens.get(listener.name, "") if listener.is_tcp else ""
 
 
 def read_app(link: DaemonLink) -> FastAPI:
@@ -155,12 +161,16 @@ def _new_app(link: DaemonLink) -> FastAPI:
 
 def _require_token(options: Options, listeners: Sequence[Listener]) -> None:
     for each in listeners:
-        if each.is_tcp and each.name != METRICS and not options.token:
+        if each.is_tcp and each.name != METRICS and not options.token_of(each):
+            kind = "_WRITE" if each.name == WRITE else ""
             raise ConfigError(
                 f"{each} needs a token, since any user may reach it: write one to a file that only"
-                " this user may read, and let OP_DBUS_HTTP_TOKEN_FILE name it, or put it into"
-                " /etc/credstore/op-dbus.http-token for the service"
+                f" this user may read, and let OP_DBUS_HTTP{kind}_TOKEN_FILE name it, or put it"
+                f" into /etc/credstore/op-dbus.http{kind.lower().replace('_', '-')}-token for the"
+                " service"
             )
+    if options.token and options.token == options.write_token:
+        raise ConfigError("who may read could publish, too: take another token for writing")
     if options.web_config and not any(each.name == METRICS for each in listeners):
         log.info("web configuration not used", reason="there is no listener for metrics")
 
@@ -201,7 +211,6 @@ def _server(listener: Listener, link: DaemonLink, options: Options, counters: Co
     if listener.is_tcp:
         own = (socket.gethostname(), socket.getfqdn(), "localhost", *options.names)
         names = frozenset(name.lower() for name in own)
-    token = options.token if listener.is_tcp and listener.name != METRICS else ""
     config: WebConfig | None = None
     if listener.name != METRICS:
         app: ASGIApp = write_app(link) if listener.name == WRITE else read_app(link)
@@ -211,7 +220,7 @@ def _server(listener: Listener, link: DaemonLink, options: Options, counters: Co
             config = WebConfig(options.web_config)
             app = BasicAuth(app, config)
     limits = options.limits
-    guarded = Guard(app, Access(token, names), counters, listener.name, limits)
+    guarded = Guard(app, Access(options.token_of(listener), names), counters, listener.name, limits)
     context = config.context if config else None
     return _Server(
         uvicorn.Config(

@@ -216,11 +216,16 @@ def _describe(error: ValidationError) -> str:
 
 
 def _sendable(value: Any, level: int = 0) -> Any:  # noqa: ANN401 -- any value of JSON
-    """Return a value without nulls, which D-Bus cannot carry; raises InvalidArgs if too deep."""
+    """Return a value without members that are null, since D-Bus has none.
+
+    Raises InvalidArgs for a null in a list, whose other items would move, and if it is too deep.
+    """
     if level > _MOST_LEVELS:
         raise InvalidArgs(f"properties: they are nested more than {_MOST_LEVELS} levels deep")
     if isinstance(value, Mapping):
         return {key: _sendable(item, level + 1) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_sendable(item, level + 1) for item in value if item is not None]
+        if None in value:
+            raise InvalidArgs("properties: a list has a null, which cannot be kept: leave it out")
+        return [_sendable(item, level + 1) for item in value]
     return value

@@ -59,8 +59,8 @@ _FILES = (
         "The sockets of the HTTP gateway: `systemctl enable --now op-dbus-gateway.socket`.",
     ),
     (
-        "/etc/credstore/op-dbus.http-token",
-        "The token that clients of the gateway send over TCP.",
+        "/etc/credstore/op-dbus.http-token, /etc/credstore/op-dbus.http-write-token",
+        "The tokens that clients of the gateway send over TCP to read and to publish.",
     ),
     (
         "/etc/op-dbus-gateway",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness.gateways import TOKEN, Gateway
+from harness.gateways import TOKEN, Gateway, receive, status
 from harness.running import Running, environment, run_program
 
 from opdbus.gateway.server import Listener
@@ -89,6 +89,18 @@ def test_other_names_are_refused(tcp: Gateway, host: str) -> None:
     assert ask(tcp, Authorization=f"Bearer {TOKEN}", Host=host).status_code == 421
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "wanted"),
+    [("localhost", "evil.example", 200), ("evil.example", "localhost", 421)],
+)
+def test_the_host_of_a_target_counts(tcp: Gateway, target: str, host: str, wanted: int) -> None:
+    """Check the host that a request's target names, and not the header beside it."""
+    with socket.create_connection(("127.0.0.1", tcp.port("http"))) as own:
+        head = f"GET http://{target}/health HTTP/1.1\r\nHost: {host}\r\n"
+        own.sendall(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
+        assert status(receive(own)) == wanted
+
+
 def test_nobody_is_allowed_from_other_origins(tcp: Gateway) -> None:
     """Send no header that lets a page of another server read."""
     given = {"Authorization": f"Bearer {TOKEN}", "Origin": "http://evil.example"}
@@ -143,6 +155,32 @@ def test_a_credential_has_the_token(served: Running, tmp_path: Path) -> None:
     with gateway as running:
         assert ask(running).status_code == 401
         assert ask(running, Authorization=f"Bearer {TOKEN}").status_code == 200
+
+
+def test_publishing_has_a_token_of_its_own(served: Running, tmp_path: Path) -> None:
+    """Refuse the token for reading where objects are published, at the start and later."""
+    read, write = tmp_path / "read", tmp_path / "write"
+    for file, token in ((read, TOKEN), (write, f"{TOKEN}-too")):
+        file.write_text(token)
+        file.chmod(0o600)
+    listen = ("--listen", "127.0.0.1:0", "--listen", "write=127.0.0.1:0")
+    code, said = start(served, tmp_path, *listen, HTTP_TOKEN_FILE=read)
+    assert (code, "OP_DBUS_HTTP_WRITE_TOKEN_FILE" in said) == (2, True), said
+    code, said = start(served, tmp_path, *listen, HTTP_TOKEN_FILE=read, HTTP_WRITE_TOKEN_FILE=read)
+    assert (code, "another token for writing" in said) == (2, True), said
+    settings = {"HTTP_TOKEN_FILE": read, "HTTP_WRITE_TOKEN_FILE": write}
+    with Gateway(served, tmp_path, *listen, **settings) as gateway:
+        for name, given, wanted in (
+            ("http", TOKEN, 200),
+            ("http", f"{TOKEN}-too", 401),
+            ("write", TOKEN, 401),
+            ("write", f"{TOKEN}-too", 200),
+        ):
+            answer = httpx.get(
+                f"http://127.0.0.1:{gateway.port(name)}/health",
+                headers={"Authorization": f"Bearer {given}"},
+            )
+            assert (name, given, answer.status_code) == (name, given, wanted)
 
 
 def test_a_variable_says_where_to_listen(served: Running, tmp_path: Path) -> None:

@@ -82,7 +82,10 @@ HOSTILE = [
     (request("/health%00"), 400),
     (request("/health%0a"), 400),
     (request("/%ff"), 400),
-    (request("http://x/health"), 400),
+    (request("http://user@x/health"), 400),
+    (request("ftp://x/health"), 400),
+    (request("http:///health"), 400),
+    (request("http://x/../health"), 404),
     (request("/health", "GET", "Origin: http://evil.example"), 403),
     (request("/health", "GET", "Origin: null"), 403),
     (request("/metrics"), 404),
@@ -121,6 +124,18 @@ def test_hostile_requests_have_a_status(gateway: Gateway, data: bytes, wanted: i
     error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
     assert error["message"]
     assert gateway.is_served()
+
+
+@pytest.mark.parametrize(
+    ("target", "path"), [("http://x/health", "/health"), ("HTTP://x:80?a=1", "/")]
+)
+def test_targets_may_have_a_host(gateway: Gateway, target: str, path: str) -> None:
+    """Serve a target with scheme and host as its path."""
+    assert (
+        gateway.tell(request(target)).split(b"\r\n\r\n")[1]
+        == (gateway.tell(request(path)).split(b"\r\n\r\n")[1])
+    )
+    assert status(gateway.tell(request(target))) == 200
 
 
 def test_names_of_objects_may_have_slashes(gateway: Gateway) -> None:

@@ -43,7 +43,7 @@ def test_no_fault_and_no_undocumented_answer(served: Running, tmp_path: Path) ->
     token.write_text(TOKEN)
     token.chmod(0o600)
     flags = ("--listen", "write=127.0.0.1:0")
-    with Gateway(served, tmp_path, *flags, HTTP_TOKEN_FILE=token) as gateway:
+    with Gateway(served, tmp_path, *flags, HTTP_WRITE_TOKEN_FILE=token) as gateway:
         url = f"http://127.0.0.1:{gateway.port('write')}"
         load_all(url)
         command = [

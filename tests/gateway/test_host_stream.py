@@ -12,7 +12,7 @@ import pytest
 from harness.gateways import Gateway
 from harness.running import Bus, Caller, Running, ask
 
-from opdbus.gateway import change_stream
+from opdbus.gateway.change_stream import MAX_STREAMS_OF_CLIENT
 
 
 class Event(NamedTuple):
@@ -107,19 +107,19 @@ def test_a_number_of_another_history_is_told(http: httpx.Client) -> None:
 def test_streams_are_bounded_and_their_places_free_again(
     gateway: Gateway, http: httpx.Client, served: Running
 ) -> None:
-    """Refuse one stream too many with 503, serve the others from one read, and free all places."""
+    """Refuse one stream too many with 429, serve the others from one read, and free all places."""
     with ExitStack() as stack:
-        clients = [stack.enter_context(gateway.http()) for _ in range(change_stream.MAX_STREAMS)]
+        clients = [stack.enter_context(gateway.http()) for _ in range(MAX_STREAMS_OF_CLIENT)]
         streams = [
             stack.enter_context(client.stream("GET", "/changes/stream")) for client in clients
         ]
         assert {each.status_code for each in streams} == {200}
         refused = http.get("/changes/stream")
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         events = [read_events(each) for each in streams]
         publish(served, "many")
         assert {take(each, 1)[0].data["name"] for each in events} == {"many"}
-    for _ in range(change_stream.MAX_STREAMS):
+    for _ in range(MAX_STREAMS_OF_CLIENT):
         with http.stream("GET", "/changes/stream") as answer:
             last = answer.status_code
     assert last == 200

@@ -21,6 +21,9 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 
+from opdbus.gateway.http_limits import Limits
+from opdbus.gateway.mcp.session_places import MOST_OF_CLIENT
+
 ERAS = ("auto", "legacy")
 QUESTION = {"question": "which network is for guests"}
 WLAN = "net/interface/wlan0"
@@ -206,9 +209,31 @@ def test_gateway_ends_while_an_assistant_listens(served: Running, tmp_path: Path
                 over_http(gateway, "auto") as client,
                 client.listen(resource_subscriptions=uris) as stream,
             ):
+                began = time.monotonic()
                 code = asyncio.create_task(asyncio.to_thread(gateway.stop))
                 with anyio.fail_after(60), pytest.raises((SubscriptionLost, StopAsyncIteration)):
                     await anext(stream)
                 assert await code == 0
+                # past this time, the gateway would cancel what runs
+                assert time.monotonic() - began < Limits().stop_seconds
 
         asyncio.run(work())
+
+
+def test_a_client_has_a_bounded_number_of_sessions(served: Running, tmp_path: Path) -> None:
+    """Answer 429 to one session of 2025 too many, and open one again when another has ended."""
+    client = {"name": "test", "version": "1"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    accept = {"accept": "application/json, text/event-stream"}
+    with Gateway(served, tmp_path) as gateway, gateway.http() as http:
+
+        def begin() -> httpx.Response:
+            return http.post("/mcp", json=call, headers=accept)
+
+        answers = [begin() for _ in range(MOST_OF_CLIENT)]
+        assert {each.status_code for each in answers} == {200}
+        assert begin().status_code == 429
+        own = {"mcp-session-id": answers[0].headers["mcp-session-id"]}
+        assert http.delete("/mcp", headers=own).status_code == 200
+        assert begin().status_code == 200

@@ -18,12 +18,9 @@ from opdbus.platform import pip
 from opdbus.platform.regular_files import open_regular
 
 if TYPE_CHECKING:
-    from opdbus.config import Config
     from opdbus.gateway.server import Listener
 
 NAMES: Final = ("http", "write", "metrics")
-# Of a credential of systemd with the token.
-_CREDENTIAL: Final = "op-dbus.http-token"
 _LEAST_TOKEN: Final = 16
 _BACKLOG: Final = 1024
 # The socket's users are its group, as of the sockets that systemd makes.
@@ -42,7 +39,8 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
     """Serve HTTP: embeddings, objects, MCP, metrics, a page.
 
     ADDRESS may begin with what it is for: `metrics=127.0.0.1:9911`, or `write=unix:PATH` for
-    routes that publish. TCP needs a token in the file that OP_DBUS_HTTP_TOKEN_FILE names.
+    routes that publish. TCP needs a token in the file that OP_DBUS_HTTP_TOKEN_FILE names, and
+    another one to publish, in that of OP_DBUS_HTTP_WRITE_TOKEN_FILE.
     """
     import asyncio
 
@@ -66,7 +64,11 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
                 " `--listen unix:PATH` or `--listen 127.0.0.1:9900`"
             )
         options = server.Options(
-            settings.bus, _read_token(settings), settings.http_hosts, settings.http_web_config
+            settings.bus,
+            _read_token(settings.http_token_file, "op-dbus.http-token"),
+            _read_token(settings.http_write_token_file, "op-dbus.http-write-token"),
+            settings.http_hosts,
+            settings.http_web_config,
         )
         for each in listeners:
             click.echo(f"listening: {each}")
@@ -96,11 +98,11 @@ def _known(name: str) -> str:
     return name
 
 
-def _read_token(settings: Config) -> str:
-    """Return the token of TCP, empty if there is none; raises ConfigError."""
-    path, folder = settings.http_token_file, os.environ.get("CREDENTIALS_DIRECTORY")
-    if not path and folder and Path(folder, _CREDENTIAL).exists():
-        path = Path(folder, _CREDENTIAL)
+def _read_token(path: Path | None, credential: str) -> str:
+    """Return the token of a file or else of systemd's credential, or none; raises ConfigError."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if not path and folder and Path(folder, credential).exists():
+        path = Path(folder, credential)
     if not path:
         return ""
     try:
@@ -108,7 +110,7 @@ def _read_token(settings: Config) -> str:
             is_open = bool(os.fstat(file.fileno()).st_mode & stat.S_IRWXO)
             token = file.read(1 << 16).decode().strip()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the token of OP_DBUS_HTTP_TOKEN_FILE: {error}") from None
+        raise ConfigError(f"cannot read the token in {path}: {error}") from None
     if is_open:
         raise ConfigError(f"{path} is open to all users: `chmod o= {path}`, and take a new token")
     if len(token) < _LEAST_TOKEN or not token.isascii() or len(token.split()) != 1:

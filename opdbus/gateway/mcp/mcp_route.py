@@ -13,7 +13,8 @@ from opdbus.gateway.http_errors import HttpError
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    from opdbus.gateway.mcp.session_places import SessionPlaces
 
 # Sessions of clients of 2025, and seconds after which an idle one ends.
 _MOST_SESSIONS: Final = 256
@@ -43,18 +44,18 @@ class McpEndpoint:
     def __init__(self, load: "Callable[[], MCPServer[Any]]", is_ending: asyncio.Event) -> None:
         self._load = load
         self._is_ending = is_ending
-        self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
+        self._sessions: asyncio.Future[SessionPlaces] | None = None
         self._serving: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        if not self._manager:
-            self._manager = asyncio.get_running_loop().create_future()
-            self._serving = asyncio.create_task(self._serve(self._manager))
-        manager = await asyncio.shield(self._manager)
-        await manager.handle_request(scope, receive, send)
+        if not self._sessions:
+            self._sessions = asyncio.get_running_loop().create_future()
+            self._serving = asyncio.create_task(self._serve(self._sessions))
+        sessions = await asyncio.shield(self._sessions)
+        await sessions(scope, receive, send)
 
-    async def _serve(self, ready: "asyncio.Future[StreamableHTTPSessionManager]") -> None:
+    async def _serve(self, ready: "asyncio.Future[SessionPlaces]") -> None:
         """Keep the sessions until the gateway ends."""
         try:
             server = await asyncio.to_thread(self._load)
@@ -63,8 +64,12 @@ class McpEndpoint:
             known = isinstance(error, HttpError)
             ready.set_exception(error if known else HttpError(501, reason))
             # the next request tries again
-            self._manager = None
+            self._sessions = None
             return
+        from mcp.server.subscriptions import ListenHandler
+
+        from opdbus.gateway.mcp.session_places import SessionPlaces
+
         server.streamable_http_app(
             host="",
             max_sessions=_MOST_SESSIONS,
@@ -72,5 +77,9 @@ class McpEndpoint:
             max_request_body_size=_BODY_BYTES,
         )
         async with server.session_manager.run():
-            ready.set_result(server.session_manager)
+            ready.set_result(SessionPlaces(server.session_manager))
             await self._is_ending.wait()
+            listening = server._lowlevel_server.get_request_handler("subscriptions/listen")
+            if listening and isinstance(listening.handler, ListenHandler):
+                # its streams are requests of their own, which the sessions' end does not end
+                listening.handler.close()
