@@ -96,6 +96,7 @@ MAY_IMPORT = {
         "opdbus.state.conditions",
         "opdbus.state.object",
         "opdbus.platform.tasks",
+        "opdbus.platform.token_files",
     },
 }
 # ... but for what one command needs, imported when that command runs, or to name its types.

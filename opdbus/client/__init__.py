@@ -321,15 +321,17 @@ class Client:
         sides = {side: json.dumps(found[side]) for side in ("Declared", "Observed") if found[side]}
         return found | sides
 
-    async def drift(self, wanted: Mapping[str, str], most: float = math.inf) -> list[list[Json]]:
+    async def drift(
+        self, wanted: Mapping[str, str], most: float = math.inf, offset: int = 0
+    ) -> list[list[Json]]:
         """Return (path, class, severity, since, distance, fields) of drifted objects.
 
         Each field is (path, declared value, observed value, severity), values as JSON. No more are
-        requested once there are `most`.
+        requested once there are `most`, and none before the offset.
         """
         found: list[list[Json]] = []
         while True:
-            page = {"offset": len(found), "limit": _DRIFTS_A_CALL}
+            page = {"offset": offset + len(found), "limit": _DRIFTS_A_CALL}
             part = await self._state.one("DriftReport", "a{sv}", {**wanted, **page})
             found += part
             if len(part) < _DRIFTS_A_CALL or len(found) >= most:

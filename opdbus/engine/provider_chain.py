@@ -21,9 +21,9 @@ from opdbus.engine.providers import PROVIDERS, candidates
 from opdbus.engine.remote import known_texts
 from opdbus.engine.remote.server_pool import ServerPool, Terms
 from opdbus.engine.sessions import open_session
-from opdbus.errors import ProofFailed, ProviderError, ServerUnreachable
+from opdbus.errors import ConfigError, ProofFailed, ProviderError, ServerUnreachable
 from opdbus.models import build
-from opdbus.platform.regular_files import read_regular
+from opdbus.platform.token_files import read_token
 from opdbus.settings.parsing import AUTO, remote_urls
 
 if TYPE_CHECKING:
@@ -84,20 +84,10 @@ class ProvenSessions:
 
 def _read_token(path: Path | None) -> str:
     """Return the bearer token of a file, an empty text without one; raises ProviderError."""
-    if path is None:
-        return ""
     try:
-        token = read_regular(path, follow=True).decode().strip()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ProviderError(
-            f"cannot read the token in {path}: {reason}; correct OP_DBUS_REMOTE_TOKEN_FILE"
-        ) from None
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ProviderError(
-            f"the file {path} has no token: write one line of letters, digits and signs into it"
-        )
-    return token
+        return read_token(path) if path else ""
+    except ConfigError as error:
+        raise ProviderError(f"{error}; OP_DBUS_REMOTE_TOKEN_FILE names it") from None
 
 
 def require_provider(config: Config, host: Host = HERE) -> None:

@@ -154,13 +154,12 @@ async def _similar(client: Client, path: str, asked: models.SimilarRequest) -> R
 async def drift(asked: Annotated[models.DriftRequest, Query()], client: Daemon) -> Response:
     """Return the objects that differ from their declaration, the worst first."""
     wanted = asked.given("where", "offset", "limit")
-    end = asked.offset + asked.limit
     if asked.where:
-        rows = await _meeting(client, asked, await client.drift(wanted))
+        rows = (await _meeting(client, asked, await client.drift(wanted)))[asked.offset :]
     else:
-        rows = await client.drift(wanted, end)
+        rows = await client.drift(wanted, asked.limit, asked.offset)
     awaits = (await client.state()).get("DriftAwaits", [])
-    drifts = [*map(models.Drift.of, rows[asked.offset : end])]
+    drifts = [*map(models.Drift.of, rows[: asked.limit])]
     return models.DriftAnswer(drifts=drifts, awaits=awaits).response()
 
 

@@ -660,6 +660,7 @@ def test_the_token_is_sent(
     server.token = "s3cret-of-the-gpu"
     path = tmp_path / "token"
     path.write_text(f"{server.token}\n")
+    path.chmod(0o600)
 
     async def work(token_file: Path | None) -> str:
         asked = serving_on(settings, f"remote:{server.url}")
@@ -676,8 +677,11 @@ def test_the_token_is_sent(
     assert "wrong" not in str(caught.value)
     for content in ("", "two words", "two\nlines", "\x00"):
         path.write_text(content)
-        with pytest.raises(ProviderError, match="has no token: write one line") as caught:
+        with pytest.raises(ProviderError, match="has no token: write one word") as caught:
             asyncio.run(work(path))
+    path.chmod(0o604)
+    with pytest.raises(ProviderError, match="open to all users"):
+        asyncio.run(work(path))
     with pytest.raises(ProviderError, match="cannot read the token"):
         asyncio.run(work(tmp_path / "gone"))
 

@@ -125,7 +125,7 @@ def test_tcp_does_not_start_without_a_token(served: Running, tmp_path: Path) -> 
     [
         ("", 0o600, "at least 16"),
         ("short", 0o600, "at least 16"),
-        ("two words of a token", 0o600, "one word"),
+        ("two words of a token", 0o600, "write one word"),
         (TOKEN, 0o604, "open to all users"),
     ],
 )

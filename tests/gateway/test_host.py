@@ -1,11 +1,14 @@
 """Routes of the host: searches, objects, drift, changes and status."""
 
+import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from harness.running import Caller, Running, ask
+from harness.gateways import Gateway
+from harness.running import PATIENCE_SECONDS, Bus, Caller, Running, ask, state_file
 
 NAMES = [
     r"dev-disk-by\x2duuid-0a1b.device",
@@ -156,3 +159,34 @@ def test_the_map_has_a_place_for_each_object(http: httpx.Client) -> None:
     picture = http.get("/map", params={"format": "svg"})
     assert picture.headers["content-type"] == "image/svg+xml"
     assert picture.text.startswith("<svg")
+
+
+def test_pages_of_drift_are_those_of_the_whole(tmp_path: Path) -> None:
+    """Give each drifted object on one page, in the order of the whole, and nothing past the end."""
+    bus = Bus()
+    units = {f"u{number}.service": "active" for number in range(5)}
+    settings = {"VECTOR_LEVEL": "none", "STATE_FILE": state_file(tmp_path / "s.json", units)}
+
+    async def publish(caller: Caller) -> None:
+        await caller.ask(
+            "Publish",
+            "seen",
+            [("systemd", "unit", name, {"active_state": "failed"}) for name in units],
+            {},
+        )
+
+    with Running(tmp_path, bus.address, **settings) as daemon, Gateway(daemon, tmp_path) as gateway:
+        ask(daemon, publish)
+        with gateway.http() as http:
+
+            def page(offset: int, limit: int) -> list[dict[str, Any]]:
+                answer = http.get("/drift", params={"offset": offset, "limit": limit})
+                found: list[dict[str, Any]] = answer.json()["drifts"]
+                return found
+
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while len(whole := page(0, 100)) < len(units):
+                assert time.monotonic() < deadline, whole
+            assert [*page(0, 2), *page(2, 2), *page(4, 2)] == whole
+            assert page(5, 2) == []
+    bus.kill()

@@ -15,7 +15,7 @@ import click
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError, OpDbusError
 from opdbus.platform import pip
-from opdbus.platform.regular_files import open_regular
+from opdbus.platform.token_files import read_token
 
 if TYPE_CHECKING:
     from opdbus.gateway.server import Listener
@@ -103,22 +103,7 @@ def _read_token(path: Path | None, credential: str) -> str:
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     if not path and folder and Path(folder, credential).exists():
         path = Path(folder, credential)
-    if not path:
-        return ""
-    try:
-        with os.fdopen(open_regular(path, follow=True), "rb") as file:
-            is_open = bool(os.fstat(file.fileno()).st_mode & stat.S_IRWXO)
-            token = file.read(1 << 16).decode().strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the token in {path}: {error}") from None
-    if is_open:
-        raise ConfigError(f"{path} is open to all users: `chmod o= {path}`, and take a new token")
-    if len(token) < _LEAST_TOKEN or not token.isascii() or len(token.split()) != 1:
-        raise ConfigError(
-            f"{path} has to hold one word of at least {_LEAST_TOKEN} ASCII characters:"
-            f" `openssl rand -hex 32 >{path}` writes one"
-        )
-    return token
+    return read_token(path, _LEAST_TOKEN) if path else ""
 
 
 def _listen(given: str) -> Listener:

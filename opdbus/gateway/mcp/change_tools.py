@@ -113,10 +113,10 @@ class ChangeTools:
         client, offset = await self._link.client(), read_offset(cursor)
         given = {"about": about, "plugin": plugin, "kind": kind, "severity": severity}
         wanted = {key: value for key, value in given.items() if value}
-        found = await client.drift(wanted, offset + limit + 1)
-        notes = [] if found else ["nothing that is compared is other than declared"]
+        found = await client.drift(wanted, limit + 1, offset)
+        notes = [] if found or offset else ["nothing that is compared is other than declared"]
         notes += await _describe_gaps(client) if not offset else []
-        rows = [*drift_rows(found[offset : offset + limit + 1])]
+        rows = [*drift_rows(found[: limit + 1])]
         return make_page(rows, "\n".join(notes), offset, limit)
 
     async def status(self) -> Result:
