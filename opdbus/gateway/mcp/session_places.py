@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -10,7 +10,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from opdbus.gateway.http_errors import HttpError
 
@@ -30,8 +30,16 @@ class SessionPlaces:
         client = (scope.get("client") or ("",))[0]
         # the SDK answers 404 to other users than the one that opened a session
         user = AuthenticatedUser(AccessToken(token="", client_id=client, scopes=[]))
-        with self._place(scope, client):
-            await self._manager.handle_request({**scope, "user": user}, receive, send)
+        with ExitStack() as place:
+            place.enter_context(self._place(scope, client))
+
+            async def answer(message: Message) -> None:
+                # by now the session is among those that are open
+                if message["type"] == "http.response.start":
+                    place.close()
+                await send(message)
+
+            await self._manager.handle_request({**scope, "user": user}, receive, answer)
 
     @contextmanager
     def _place(self, scope: Scope, client: str) -> Iterator[None]:
