@@ -1,5 +1,6 @@
 """Routes of the host: searches, objects, drift, changes and status."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -167,16 +168,17 @@ def test_pages_of_drift_are_those_of_the_whole(tmp_path: Path) -> None:
     units = {f"u{number}.service": "active" for number in range(5)}
     settings = {"VECTOR_LEVEL": "none", "STATE_FILE": state_file(tmp_path / "s.json", units)}
 
-    async def publish(caller: Caller) -> None:
-        await caller.ask(
-            "Publish",
-            "seen",
-            [("systemd", "unit", name, {"active_state": "failed"}) for name in units],
-            {},
-        )
-
+    failed = [
+        {
+            "plugin": "systemd",
+            "kind": "unit",
+            "name": name,
+            "properties": {"active_state": "failed"},
+        }
+        for name in units
+    ]
     with Running(tmp_path, bus.address, **settings) as daemon, Gateway(daemon, tmp_path) as gateway:
-        ask(daemon, publish)
+        assert daemon.cli("publish", "seen", stdin=json.dumps(failed)).returncode == 0
         with gateway.http() as http:
 
             def page(offset: int, limit: int) -> list[dict[str, Any]]:
