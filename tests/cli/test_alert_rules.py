@@ -126,7 +126,7 @@ def test_an_alert_says_all_that_is_known() -> None:
         "lines": ["no disk"],
         "rules": ["x"],
         "text": "web.service is other than declared: active_state is failed, declared active"
-        f" (job 9 stop) by bob with sudo halt, while eve was root since {format_stamp(0)} (su),"
+        f" (job 9 stop), by bob with sudo halt, while eve was root since {format_stamp(0)} (su),"
         " why: no disk",
     }
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from harness.gateways import Gateway
-from harness.running import PATIENCE_SECONDS, Bus, Caller, Running, ask, state_file
+from harness.running import PATIENCE_SECONDS, Bus, Caller, Running, ask
 
 NAMES = [
     r"dev-disk-by\x2duuid-0a1b.device",
@@ -165,8 +165,10 @@ def test_the_map_has_a_place_for_each_object(http: httpx.Client) -> None:
 def test_pages_of_drift_are_those_of_the_whole(tmp_path: Path) -> None:
     """Give each drifted object on one page, in the order of the whole, and nothing past the end."""
     bus = Bus()
-    units = {f"u{number}.service": "active" for number in range(5)}
-    settings = {"VECTOR_LEVEL": "none", "STATE_FILE": state_file(tmp_path / "s.json", units)}
+    units = {f"u{number}.service": {"active_state": "active"} for number in range(5)}
+    state = tmp_path / "s.json"
+    state.write_text(json.dumps({"version": 1, "plugins": {"systemd": {"units": units}}}))
+    settings = {"VECTOR_LEVEL": "none", "STATE_FILE": state}
 
     failed = [
         {
@@ -178,6 +180,7 @@ def test_pages_of_drift_are_those_of_the_whole(tmp_path: Path) -> None:
         for name in units
     ]
     with Running(tmp_path, bus.address, **settings) as daemon, Gateway(daemon, tmp_path) as gateway:
+        daemon.wait_for_log("state file read")
         assert daemon.cli("publish", "seen", stdin=json.dumps(failed)).returncode == 0
         with gateway.http() as http:
 

@@ -75,7 +75,7 @@ def test_alerts_reach_the_journal(host: Host, observer: Service) -> None:
         heard.until(lambda: shown(host, "journal/user/bob"))
     host.ask(*stop.split())
     # a transient unit that is stopped is not there any more
-    by = r"kept.service is other than declared: missing .*\(job \d+ stop\) by bob with sudo"
+    by = r"kept.service is other than declared: missing .*\(job \d+ stop\), by bob with sudo"
     until_alert(host, after, by)
     assert "alerts: on; journal is at change " in host.run("op-dbus", "doctor").stdout
     # as on a full disk, nothing can be noted, and alerts go on
