@@ -376,9 +376,8 @@ def parse_time(text: str | None, *, may_come: bool = False) -> int:
     """
     if text is None:
         return 0
-    now = time.time()
-    found = timestamps.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
+    found = timestamps.moment_here(text)
     # `now` itself is rounded to a microsecond
-    if found > now * 1e6 + 1 and not may_come:
+    if found > time.time() * 1e6 + 1 and not may_come:
         raise InvalidArgs(f"{text} is yet to come: give a time that is past")
     return found

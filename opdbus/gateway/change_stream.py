@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import aclosing
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -16,7 +16,7 @@ from opdbus.errors import BusError, CallerError, OpDbusError
 from opdbus.gateway import host_models as models
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.http_errors import HttpError
-from opdbus.gateway.resolving import resolve
+from opdbus.gateway.request_parameters import resolve
 from opdbus.platform.tasks import cancel
 
 router: Final = APIRouter(tags=["host"])
@@ -25,9 +25,8 @@ MAX_STREAMS: Final = 256
 MAX_STREAMS_OF_CLIENT: Final = 64
 # Seconds between comments on a silent stream, so that no proxy closes it.
 HEARTBEAT_SECONDS: Final = 15.0
-# Milliseconds after which a client connects again, and seconds after which the gateway does.
+# Milliseconds after which a client connects again.
 _RETRY_MILLISECONDS: Final = 2000
-_RETRY_SECONDS: Final = 1.0
 # Rows of one read, and reads that are kept for other streams at the same row.
 _ROWS: Final = 200
 _KEPT_PAGES: Final = 8
@@ -126,17 +125,10 @@ class ChangeFeed:
         return Page("".join(events) or f"id: {last}\n\n", last, is_full)
 
     async def _listen(self) -> None:
-        """Announce signals of new rows and of starts and ends of the daemon."""
-        while True:
-            with suppress(OpDbusError):
-                async with AsyncExitStack() as stack:
-                    client = await self.link.connect()
-                    stack.push_async_exit(client.__aexit__)
-                    bursts = await stack.enter_async_context(aclosing(client.news()))
-                    async for _ in bursts:
-                        self._announce()
-            self._announce()
-            await asyncio.sleep(_RETRY_SECONDS)
+        """Announce new rows, and starts and ends of the daemon."""
+        async with aclosing(self.link.follow()) as bursts:
+            async for _ in bursts:
+                self._announce()
 
     def _forget_failure(self, key: object, done: asyncio.Task[Page]) -> None:
         if (done.cancelled() or done.exception()) and self._pages.get(key) is done:

@@ -2,11 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
-from typing import Self
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Final, Self
+
+import structlog
 
 from opdbus.client import Client
-from opdbus.errors import BusError
+from opdbus.errors import BusError, OpDbusError
+
+log = structlog.get_logger()
+
+# Seconds before a bus that was lost is tried again.
+_RETRY_SECONDS: Final = 1.0
 
 
 class DaemonLink:
@@ -51,6 +58,26 @@ class DaemonLink:
         # a gateway has no user who could type a password
         client.ask_no_user()
         return client
+
+    async def follow(self) -> AsyncGenerator[Client | None, None]:
+        """Yield a client when there may be new rows or the daemon began or ended, without an end.
+
+        The first client is yielded at once: from then on, no row is missed. None is yielded after
+        the bus was lost.
+        """
+        while True:
+            try:
+                client = await self.connect()
+                try:
+                    async with aclosing(client.news()) as bursts:
+                        async for _ in bursts:
+                            yield client
+                finally:
+                    await client.__aexit__()
+            except OpDbusError as error:
+                log.debug("changes cannot be followed", reason=str(error))
+            yield None
+            await asyncio.sleep(_RETRY_SECONDS)
 
     @asynccontextmanager
     async def own_client(self) -> AsyncGenerator[Client, None]:

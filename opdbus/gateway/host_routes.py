@@ -16,7 +16,7 @@ from opdbus.gateway import host_models as models
 from opdbus.gateway.change_stream import LastEventId, open_stream
 from opdbus.gateway.embeddings import Daemon
 from opdbus.gateway.http_errors import HttpError
-from opdbus.gateway.resolving import read_time, resolve
+from opdbus.gateway.request_parameters import read_time, resolve
 
 
 class _RawRoute(APIRoute):

@@ -22,7 +22,7 @@ from opdbus.gateway import (
     older_routes,
     ollama,
     tei,
-    writing,
+    write_routes,
 )
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.guard import Access, Guard
@@ -114,7 +114,7 @@ def read_app(link: DaemonLink) -> FastAPI:
 def write_app(link: DaemonLink) -> FastAPI:
     """Return the application of the writing socket, which has the reading routes as well."""
     app = read_app(link)
-    app.include_router(writing.router)
+    app.include_router(write_routes.router)
     return app
 
 

@@ -1,4 +1,4 @@
-"""Times and spans as in systemd.time(7), and timestamps pasted from journals. Pure.
+"""Times and spans as in systemd.time(7), and timestamps pasted from journals.
 
 Reads times given as options: `M` is a month and `m` a minute, as in systemd. Times in questions are
 read by `index.query.constraints` (`twenty to five`, `for ten days`) and `past_spans` (`last
@@ -110,6 +110,12 @@ def moment(text: str, now: float, boot: float) -> int:
     if found is None or found < 0:
         raise InvalidArgs(f"{text!r} is no time: {TIMES}")
     return round(found * 1e6)
+
+
+def moment_here(text: str) -> int:
+    """Return a time in microseconds since 1970, by the clock of this host; raises InvalidArgs."""
+    now = clock.time()
+    return moment(text, now, now - clock.clock_gettime(clock.CLOCK_BOOTTIME))
 
 
 def is_event(text: str) -> bool:

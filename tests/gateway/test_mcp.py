@@ -22,7 +22,7 @@ from harness.running import Bus, Running
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 
-from opdbus.gateway.mcp import bounded
+from opdbus.gateway.mcp import tool_limits
 from opdbus.gateway.mcp.host_text import BEGIN, END, clean, clean_value
 from opdbus.gateway.mcp.tool_answers import estimate_tokens
 
@@ -254,11 +254,11 @@ def test_daemon_down_is_a_sentence() -> None:
 
 def test_a_tool_ends_in_time() -> None:
     """End a question that takes too long, well before clients give up after 30 seconds."""
-    assert bounded.MOST_SECONDS < 30
+    assert tool_limits.MOST_SECONDS < 30
 
     async def work() -> None:
         with pytest.raises(ToolError, match="did not answer within"):
-            await bounded.bound(lambda: asyncio.sleep(60), 0.05)()
+            await tool_limits.bound(lambda: asyncio.sleep(60), 0.05)()
 
     asyncio.run(work())
 

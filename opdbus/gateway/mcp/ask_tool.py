@@ -9,8 +9,8 @@ from opdbus.errors import NotKept
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp.change_tools import answer_by_meaning, newest_changes, not_happened
 from opdbus.gateway.mcp.object_tools import Limit, drift_rows, hit_rows, status_rows
-from opdbus.gateway.mcp.questions import read_offset
 from opdbus.gateway.mcp.tool_answers import Result, Row, make_page
+from opdbus.gateway.mcp.tool_arguments import read_offset
 
 # Rows that the daemon returns at most.
 _MOST_ROWS: Final = 1000

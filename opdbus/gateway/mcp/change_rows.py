@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from opdbus.gateway.mcp.questions import object_name
 from opdbus.gateway.mcp.tool_answers import Row, make_row
+from opdbus.gateway.mcp.tool_arguments import object_name
 from opdbus.wording.change_lines import ChangeLine, group_into_lines
 
 # Changes that followed another, at most.

@@ -13,8 +13,8 @@ from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp import change_rows
 from opdbus.gateway.mcp.host_text import clean, mark, shorten
 from opdbus.gateway.mcp.object_tools import Limit, drift_rows, status_rows
-from opdbus.gateway.mcp.questions import find_object, read_offset, read_time
 from opdbus.gateway.mcp.tool_answers import Result, count_fitting, make_page, make_result
+from opdbus.gateway.mcp.tool_arguments import find_object, read_offset
 from opdbus.platform import timestamps
 from opdbus.wording.change_lines import group_into_lines
 
@@ -59,7 +59,9 @@ class ChangeTools:
         client = await self._link.client()
         given = {"plugin": plugin, "kind": kind, "what": what, "where": where, "cause": cause}
         wanted: dict[str, Any] = {key: value for key, value in given.items() if value}
-        wanted |= {k: read_time(v) for k, v in (("since", since), ("before", before)) if v}
+        wanted |= {
+            k: timestamps.moment_here(v) for k, v in (("since", since), ("before", before)) if v
+        }
         note = ""
         if object:
             wanted["object"], note = await find_object(client, object, past=True)
@@ -91,10 +93,10 @@ class ChangeTools:
         wanted: dict[str, Any] = {}
         if event:
             wanted = {"before_event": event, "within": span}
-            wanted |= {"before": read_time(time)} if time else {}
+            wanted |= {"before": timestamps.moment_here(time)} if time else {}
             return await _by_meaning(client, wanted, limit, cursor)
         if time:
-            at = read_time(time)
+            at = timestamps.moment_here(time)
             wanted = {"since": max(0, at - span), "before": at}
         if object:
             wanted["around"], note = await find_object(client, object, past=True)

@@ -17,7 +17,6 @@ from mcp.types import (
 from opdbus import __version__
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp.ask_tool import AskTool
-from opdbus.gateway.mcp.bounded import bound
 from opdbus.gateway.mcp.change_tools import ChangeTools
 from opdbus.gateway.mcp.host_text import BEGIN, END
 from opdbus.gateway.mcp.mcp_prompts import add_prompts
@@ -25,6 +24,7 @@ from opdbus.gateway.mcp.object_resources import add_resources
 from opdbus.gateway.mcp.object_tools import ObjectTools
 from opdbus.gateway.mcp.resource_updates import ResourceUpdates
 from opdbus.gateway.mcp.tool_answers import drop_titles
+from opdbus.gateway.mcp.tool_limits import bound
 
 INSTRUCTIONS: Final = (
     "op-dbus knows this host: its objects (units, packages, ports, files, mounts, users), what"

@@ -10,9 +10,9 @@ from mcp.server.mcpserver.resources import ResourceSecurity
 from mcp.types import CallToolResult
 
 from opdbus.bus import paths
-from opdbus.gateway.mcp.bounded import bound
 from opdbus.gateway.mcp.change_tools import ChangeTools
 from opdbus.gateway.mcp.object_tools import ObjectTools
+from opdbus.gateway.mcp.tool_limits import bound
 
 STATUS: Final = "opdbus://status"
 DRIFT: Final = "opdbus://drift"

@@ -9,14 +9,14 @@ from pydantic import Field
 
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp import change_rows
-from opdbus.gateway.mcp.questions import (
+from opdbus.gateway.mcp.tool_answers import Result, Row, json_text, make_page, make_row
+from opdbus.gateway.mcp.tool_arguments import (
     describe_unknown_fields,
     find_object,
     object_name,
     read_offset,
-    read_time,
 )
-from opdbus.gateway.mcp.tool_answers import Result, Row, json_text, make_page, make_row
+from opdbus.platform import timestamps
 from opdbus.state import conditions
 
 # Rows of a page.
@@ -47,7 +47,7 @@ class ObjectTools:
         client, offset = await self._link.client(), read_offset(cursor)
         path, note = await find_object(client, object, past=bool(at))
         if at:
-            found = await client.object_at(path, read_time(at))
+            found = await client.object_at(path, timestamps.moment_here(at))
             sides = {side: found.get(side) or {} for side in ("observed", "declared")}
             rest: Mapping[str, Any] = {"Source": found["source"]}
         else:

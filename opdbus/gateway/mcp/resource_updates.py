@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
-import structlog
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated, ServerEvent
@@ -13,14 +12,10 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_REQUEST, EmptyResult, SubscribeRequestParams, UnsubscribeRequestParams
 
 from opdbus.client import Client
-from opdbus.errors import BusError, OpDbusError, ShuttingDown
+from opdbus.errors import OpDbusError
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp.object_resources import CHANGES, DRIFT, STATUS, uri_of
 
-log = structlog.get_logger()
-
-# Seconds before the bus is tried again.
-_PAUSE_SECONDS: Final = 2.0
 # Rows that are read after a signal; of more, all that listen are told to read again.
 _MOST_ROWS: Final = 200
 # Addresses that a client of 2025 may subscribe to.
@@ -96,27 +91,12 @@ class ResourceUpdates(InMemorySubscriptionBus):
     async def _read(self) -> None:
         """Publish what changes, also after the bus or the daemon was away."""
         last = 0
-        while True:
-            try:
-                client = await self._link.connect()
-                try:
-                    last = await self._follow(client, last)
-                finally:
-                    await client.__aexit__()
-            except OpDbusError as error:
-                log.debug("changes cannot be followed", reason=str(error))
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-    async def _follow(self, client: Client, last: int) -> int:
-        async with aclosing(client.new_rows()) as signals:
-            async for _ in signals:
-                try:
+        async with aclosing(self._link.follow()) as bursts:
+            async for client in bursts:
+                with suppress(OpDbusError):
                     # a call would start a service that was stopped
-                    if await client.is_served():
+                    if client and await client.is_served():
                         last = await self._publish_after(client, last)
-                except (BusError, ShuttingDown):
-                    continue
-        return last
 
     async def _publish_after(self, client: Client, last: int) -> int:
         newest = await client.last_row()
@@ -128,10 +108,10 @@ class ResourceUpdates(InMemorySubscriptionBus):
             found |= {uri for listed in self._addresses.values() for uri in listed}
         if any(row["what"] in _DRIFT_CHANGES for row in rows):
             found.add(DRIFT)
-        await self._tell(sorted(found))
+        await self._notify(sorted(found))
         return newest
 
-    async def _tell(self, addresses: Iterable[str]) -> None:
+    async def _notify(self, addresses: Iterable[str]) -> None:
         for uri in addresses:
             await self.publish(ResourceUpdated(uri))
             for connection, listed in [*self._addresses.items()]:

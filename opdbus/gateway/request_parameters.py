@@ -1,6 +1,5 @@
 """Names and times in parameters of requests."""
 
-import time
 from typing import Final
 
 from opdbus.bus import paths
@@ -31,8 +30,7 @@ def read_time(parameter: str, text: str) -> int:
     """Return a time in microseconds since 1970, from a number of them or in words."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
-    now = time.time()
     try:
-        return timestamps.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
+        return timestamps.moment_here(text)
     except InvalidArgs as error:
         raise HttpError(400, f"{parameter}: {error}", parameter) from None

@@ -1,7 +1,6 @@
 """Arguments of tools read: names of objects, times, cursors; raises ToolError with what to do."""
 
 import difflib
-import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,7 +9,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.gateway.mcp.host_text import clean, mark, shorten
-from opdbus.platform import timestamps
 from opdbus.state import conditions
 
 # Kinds preferred for a name that several objects have.
@@ -42,12 +40,6 @@ async def find_object(client: Client, name: str, *, past: bool = False) -> tuple
 def object_name(path: str) -> str:
     """Return the PLUGIN/KIND/NAME of a path."""
     return "/".join(paths.parse(path))
-
-
-def read_time(text: str) -> int:
-    """Return a time in microseconds since 1970; raises InvalidArgs."""
-    now = time.time()
-    return timestamps.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def read_offset(cursor: str) -> int:
