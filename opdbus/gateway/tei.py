@@ -1,5 +1,6 @@
 """Routes of text-embeddings-inference, and reranking in its form and in Cohere's."""
 
+import asyncio
 import json
 from array import array
 from operator import mul
@@ -186,7 +187,7 @@ async def similarity(asked: SimilarityRequest, request: Request, calls: Calls) -
         request, [source, *texts], None, may_cut=asked.parameters.truncate is not False
     )
     headers = served_headers(found)
-    return Response(json.dumps(_cosines(found)), media_type="application/json", headers=headers)
+    return Response(json.dumps(await asyncio.to_thread(_cosines, found)), media_type="application/json", headers=headers)
 
 
 @router.get("/info")
@@ -224,7 +225,7 @@ async def rerank(asked: RerankRequest, request: Request, calls: Calls) -> Respon
     found = await calls.embed(
         request, [query, *texts], asked.model, may_cut=asked.truncate is not False
     )
-    scores = _cosines(found)
+    scores = await asyncio.to_thread(_cosines, found)
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
     if is_cohere:
         results = [
