@@ -8,6 +8,8 @@ from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from opdbus.bus import paths
+from opdbus.wording.change_lines import group_into_lines, user_name
+from opdbus.wording.change_words import describe_cause
 
 Json: TypeAlias = Any
 # D-Bus carries no NUL in strings.
@@ -257,7 +259,9 @@ class Change(Answer):
     fields: list[ChangedField]
     folded: Annotated[int, Field(description="Number of further changes in this row.")] = 0
     moved: float | None = None
-    sentence: Annotated[str, Field(description="The change in words.")] = ""
+    words: Annotated[str, Field(description="The change as `op-dbus changes` prints it.")] = ""
+    cause_words: Annotated[str, Field(description="The cause in words; who, if it is known.")] = ""
+    sentence: Annotated[str, Field(description="The text that questions are compared with.")] = ""
     severity: str = ""
     score: float | None = None
     count: int = 1
@@ -267,7 +271,10 @@ class Change(Answer):
     @classmethod
     def of(cls, row: Mapping[str, Json]) -> Self:
         """Return it from a row of the bus."""
-        return cls(**{**row, "fields": [_changed_field(*each) for each in row["fields"]]})
+        (line,) = group_into_lines([row])
+        cause = f"by {by}" if (by := row.get("by")) else describe_cause(row["cause"], user_name)
+        fields = [_changed_field(*each) for each in row["fields"]]
+        return cls(**{**row, "fields": fields, "words": str(line), "cause_words": cause})
 
 
 class DriftedField(Answer):
@@ -357,10 +364,22 @@ class PastObject(ObjectName):
     observed: dict[str, Json] | None
 
 
+class ChangeLine(Answer):
+    """A line of `op-dbus changes`: one change, or many similar ones at the time of the last."""
+
+    at: Annotated[int, Field(description="Microseconds since 1970.")]
+    words: str
+    rows: Annotated[list[int], Field(description="Numbers of its changes.")]
+
+
 class ChangesAnswer(Answer):
     """One page of changes."""
 
     changes: list[Change]
+    lines: Annotated[
+        list[ChangeLine],
+        Field(description="The same in words, in the same order; none if they are by meaning."),
+    ] = []
     next: Annotated[
         int | None,
         Field(

@@ -17,6 +17,7 @@ from opdbus.gateway.change_stream import LastEventId, open_stream
 from opdbus.gateway.embeddings import Daemon
 from opdbus.gateway.http_errors import HttpError
 from opdbus.gateway.request_parameters import read_time, resolve
+from opdbus.wording.change_lines import group_into_lines
 
 
 class _RawRoute(APIRoute):
@@ -211,9 +212,22 @@ async def _changes(
     client: Client, asked: models.ObjectChangesRequest, more: dict[str, Any]
 ) -> Response:
     rows = await client.changes({**_changes_filter(asked), **more}, asked.limit)
+    return await asyncio.to_thread(_changes_page, rows, asked)
+
+
+def _changes_page(rows: list[dict[str, Any]], asked: models.ObjectChangesRequest) -> Response:
     is_full = len(rows) == asked.limit
+    # lines are made of the oldest change first
+    step = 1 if asked.order == "oldest" else -1
+    grouped = [*group_into_lines(rows[::step], is_cut=is_full and step < 0)]
+    lines = [
+        models.ChangeLine(at=line.at, words=str(line), rows=[change["seq"] for change in line.of])
+        for line in grouped[::step]
+    ]
     return models.ChangesAnswer(
-        changes=[*map(models.Change.of, rows)], next=rows[-1]["seq"] if is_full else None
+        changes=[*map(models.Change.of, rows)],
+        lines=lines,
+        next=rows[-1]["seq"] if is_full else None,
     ).response()
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
@@ -10,6 +11,7 @@ from system.host import PATIENCE_SECONDS, Host
 from system.http_calls import PATH, ask
 from system.service import Service
 
+ROOT = Path(__file__).parents[2]
 SOCKET, GATEWAY = "op-dbus-gateway.socket", "op-dbus-gateway.service"
 WRITING, METRICS = "op-dbus-gateway-write.socket", "op-dbus-gateway-metrics.socket"
 TOKEN = "/etc/credstore/op-dbus.http-token"
@@ -44,6 +46,23 @@ def test_its_socket_starts_it_for_the_group(host: Host, gateway: Service) -> Non
     gateway.systemctl("stop")
     assert host.path(PATH).is_socket()
     assert ask(host, "/health", user="member")[0] in {200, 503}
+
+
+def test_it_answers_from_its_sandbox(host: Host, gateway: Service) -> None:
+    """Answer every question that needs no parameter, with a user that is not the daemon's."""
+    routes = json.loads((ROOT / "docs/openapi.json").read_text())["paths"]
+    plain = [
+        path
+        for path, methods in routes.items()
+        if "{" not in path
+        and "get" in methods
+        and not any(one.get("required") for one in methods["get"].get("parameters", []))
+        and path not in {"/", "/changes/stream"}
+    ]
+    assert {"/map", "/drift", "/status", "/clusters"} <= {*plain}
+    for path in plain:
+        status, text = ask(host, path, user="member")
+        assert status == 200, (path, text, host.log())
 
 
 def test_its_user_may_not_publish(host: Host, gateway: Service) -> None:

@@ -92,7 +92,7 @@ async function get(path, parameters = {}, signal = undefined) {
   const body = await answer.json().catch(() => ({}));
   const why = body.error?.message ?? body.error ?? `${answer.status} ${answer.statusText}`;
   if (answer.status === 403) throw new Refused("this browser may not ask any more: run `op-dbus page` again");
-  throw new (answer.status >= 500 || answer.status === 429 ? Away : Refused)(why);
+  throw new (answer.status > 500 || answer.status === 429 ? Away : Refused)(why);
 }
 
 // times and values
@@ -147,86 +147,51 @@ function bytes(n) {
   return `${(n / 1024 ** step).toFixed(step ? 1 : 0)} ${units[step]}`;
 }
 
-// changes in words, and on a line of time
-
-const CAUSES = {
-  first: "listed for the first time", start: "while op-dbus was not running", boot: "while this host was not running",
-  reload: "systemd reloaded its units", exit: "its own process ended", "state file": "because the state file changed",
-  kernel: "by the kernel", source: "with its source", "": "cause not known",
-};
-
-function cause(text) {
-  if (text in CAUSES) return CAUSES[text];
-  const [head, rest] = text.split(/:(.*)/s);
-  if (head === "job") return `job ${rest}`;
-  if (head === "bus") return `by ${rest}`;
-  if (head === "exit") return `its own process ended (${rest})`;
-  return rest && head in CAUSES ? `${CAUSES[head]} (${rest})` : text;
-}
-
-function describeFields(change) {
-  const declared = new Map(change.fields.filter((each) => each.path.startsWith("declared.")).map((each) => [each.path.slice(9), each.after]));
-  const isDrift = ["drift", "intended", "healed"].includes(change.what);
-  const texts = [];
-  for (const field of change.fields) {
-    if (field.path.startsWith("declared.") && isDrift) continue;
-    if (!field.path) continue;
-    const name = plain(field.path), after = short(field.after, 60) || "none";
-    if (isDrift && declared.has(field.path)) texts.push(`${name === "presence" ? "" : `${name} `}is ${after}, declared ${short(declared.get(field.path), 60) || "none"}`);
-    else if (["appeared", "gone"].includes(change.what)) continue;
-    else texts.push(`${name} ${field.before === undefined ? "" : `${short(field.before, 60)} → `}${after}`);
-  }
-  return first(texts, 4, "; ");
-}
+// changes, in the words of `op-dbus changes`, and on a line of time
 
 const WORDS = { event: "happened again", drift: "drifted", intended: "is newly declared", undeclared: "no longer declared", forgot: "was forgotten" };
 const wordOf = (change) => WORDS[change.what] ?? change.what;
 
-function changeRow(change, isFresh) {
-  const texts = describeFields(change), more = [];
-  if (change.by) more.push(`by ${change.by}`);
-  else if (change.as_root?.length) more.push(`as root then: ${change.as_root.map(([name]) => name).join(", ")}`);
-  if (change.why) more.push(change.why);
-  if (change.count > 1) more.push(`${change.count} times`);
-  if (change.folded) more.push(`${count(change.folded, "further change")} in this row`);
-  return el("li", { id: `row-${change.seq}`, class: `change ${change.what} ${isFresh ? "fresh" : ""}` },
-    time(change.at / 1000),
-    el("span", { class: `what ${change.severity && change.what === "drift" ? change.severity : ""}` }, wordOf(change)),
-    el("div", null, link(change), " ", kindOf(change), texts && ` ${texts}`, el("span", { class: "soft" }, ` · ${[cause(change.cause), ...more].join(" · ")}`),
+// A line has one change, or many alike.
+const lineOf = (change) => ({ at: change.at, words: change.words, rows: [change] });
+
+function linesOf({ changes, lines }) {
+  const rows = new Map(changes.map((each) => [each.seq, each]));
+  return lines?.length ? lines.map((line) => ({ ...line, rows: line.rows.map((seq) => rows.get(seq)) })) : changes.map(lineOf);
+}
+
+// a sentence, in which the object's name is a link
+function linked(words, change) {
+  const at = words.indexOf(change.name), name = el("a", { href: objectAddress(change), class: "object" }, breakable(change.name));
+  return at < 0 ? [name, ": ", words] : [words.slice(0, at), name, words.slice(at + change.name.length)];
+}
+
+function changeRow(change, isFresh, words = change.words) {
+  return el("li", { id: `row-${change.seq}`, class: `change ${isFresh ? "fresh" : ""}` }, time(change.at / 1000),
+    el("div", { class: `key ${colourOf(change)}` }, linked(words, change), change.count > 1 && ` (${change.count} times)`,
       change.lines?.length ? el("details", null, el("summary", null, "What it logged"), el("pre", null, change.lines.join("\n"))) : null));
 }
 
-// Changes as a list; many alike at one moment are one line that opens.
-function changeList(changes, { by = "", fresh = new Set() } = {}) {
-  if (!changes.length) return el("p", { class: "empty" }, "No change matches.");
+function changeList(lines, { by = "", fresh = new Set() } = {}) {
+  if (!lines.length) return el("p", { class: "empty" }, "No change matches.");
   if (by === "cause") {
-    return el("div", null, [...Map.groupBy(changes, (each) => each.cause)].map(([key, group]) => el("section", null,
-      el("h2", null, cause(key), el("small", null, ` ${count(group.length, "change")}, the last `, time(group[0].at / 1000))),
+    return el("div", null, [...Map.groupBy(lines, (each) => each.rows.at(-1).cause_words || "cause not known")].map(([words, group]) => el("section", null,
+      el("h2", null, words, el("small", null, ` ${count(group.flatMap((each) => each.rows).length, "change")}, the last `, time(group[0].at / 1000))),
       changeList(group, { fresh }))));
   }
-  const runs = [];
-  for (const each of changes) {
-    const last = runs.at(-1)?.[0];
-    const isAlike = last && !each.event && [each.what, each.cause, each.plugin, each.kind].join() === [last.what, last.cause, last.plugin, last.kind].join() && Math.abs(last.at - each.at) < 2e6;
-    if (isAlike) runs.at(-1).push(each);
-    else runs.push([each]);
-  }
-  return el("ol", { class: "changes" }, runs.map((run) => {
-    const rows = run.map((each) => changeRow(each, fresh.has(each.seq)));
-    if (run.length < 4) return rows;
-    const [first] = run;
-    return el("li", { class: `change ${first.what}` }, time(first.at / 1000), el("span", { class: `what ${first.what === "drift" ? first.severity : ""}` }, wordOf(first)),
-      el("details", null, el("summary", null, el("b", null, `${run.length} × ${first.plugin}/${first.kind}`), ` ${run.slice(0, 3).map(nameOf).join(", ")} and ${run.length - 3} more`,
-        el("span", { class: "soft" }, ` · ${cause(first.cause)}`)), el("ol", { class: "changes" }, rows)));
+  return el("ol", { class: "changes" }, lines.map(({ at, words, rows }) => {
+    const own = rows.map((each) => changeRow(each, fresh.has(each.seq), rows.length === 1 ? words : each.words));
+    if (own.length === 1) return own;
+    return el("li", { class: "change" }, time(at / 1000), el("details", { class: `key ${colourOf(rows.at(-1))}` }, el("summary", null, words), el("ol", { class: "changes" }, own.reverse())));
   }));
 }
 
 const colourOf = (change) => (change.what === "drift" ? `drift ${change.severity}` : change.what);
 
 // Points on a line of time; the list below says the same.
-function timeline(changes, label, end = undefined) {
+function timeline(changes, label) {
   if (changes.length < 2) return null;
-  const times = changes.map((each) => each.at / 1000), last = end ?? Math.max(...times), begin = Math.min(...times);
+  const times = changes.map((each) => each.at / 1000), last = Math.max(...times), begin = Math.min(...times);
   const span = Math.max(last - begin, 1), stacks = new Map();
   const points = [...changes].sort((a, b) => a.at - b.at).slice(-600).map((each) => {
     const share = (each.at / 1000 - begin) / span, bin = Math.round(share * 110), high = stacks.get(bin) ?? 0;
@@ -250,7 +215,7 @@ function why(hit) {
   const from = hit.why ?? {}, lines = [];
   const chips = (from.conditions ?? []).map((each) => el("span", { class: "chip" }, format(each)));
   for (const [field, value, words] of (from.fields ?? []).slice(0, 4))
-    lines.push([el("b", null, plain(field)), ` ${short(value, 70)}`, words?.length ? el("span", { class: "soft" }, ` (${words.join(", ")})`) : null]);
+    lines.push([el("b", null, plain(field)), ` ${short(value, 70)}`, words?.length ? el("span", { class: "soft" }, `, found by “${words.join(", ")}”`) : null]);
   for (const [asked, used] of from.corrected ?? []) lines.push([`searched for ${used} instead of ${asked}`]);
   if (from.glosses?.length) lines.push([`means: ${from.glosses.join(", ")}`]);
   if (from.missing?.length) lines.push([el("span", { class: "soft" }, `not in it: ${from.missing.join(", ")}`)]);
@@ -290,8 +255,8 @@ function advice(drift) {
   if (["sysctl", "kernel"].includes(drift.plugin)) for (const [field, each] of fields) steps.push([el("code", null, `sysctl -w ${shell(`${field === "value" ? drift.name : field}=${format(each.declared)}`)}`)]);
   if (!steps.length) steps.push(["Set it on the host as it is declared."]);
   steps.push(["If the host is right, take it over into the state file: ", el("code", null, `op-dbus declare --update ${shell(status?.StateFile || "FILE")} ${full}`)]);
-  const before = address("changes", { before_event: `${drift.name} drifted` });
-  steps.push([el("a", { href: before }, "What changed before it"), " may tell the reason."]);
+  const around = address("changes", { around: `${drift.plugin}/${drift.kind}/${drift.name}` });
+  steps.push([el("a", { href: around }, "What changed around it"), " may tell the reason."]);
   return el("ul", null, steps.map((step) => el("li", null, step)));
 }
 
@@ -354,7 +319,7 @@ const views = {
       nodes.push(el("form", { class: "filter", onsubmit: refine }, entry("Plugin", "plugin", plugin, "systemd"), entry("Condition", "where", where, "active_state=failed, used_percent>90", true), el("button", null, "Narrow")));
       nodes.push(rows.length ? el("ol", { class: "hits" }, rows.map((hit) => hitRow(hit))) : el("p", { class: "empty" }, "Nothing on this host answers this. Try other words, a name, or a condition such as state:failed."));
       if (rows.length === limit && limit < 200) nodes.push(el("p", null, el("a", { href: address("ask", { q, plugin, where, n: 3 * limit }) }, "More")));
-    } else if (answer.route === "changes") nodes.push(timeline(rows, "Changes that answer"), changeList(rows));
+    } else if (answer.route === "changes") nodes.push(timeline(rows, "Changes that answer"), changeList(rows.map(lineOf)));
     else if (answer.route === "drift") nodes.push(rows.length ? el("ol", { class: "drifts" }, rows.map(driftRow)) : el("p", { class: "empty" }, "Nothing differs from what is declared."));
     else nodes.push(servingTable(answer.status));
     return { title: q, heading: `Answers to “${q}”`, isUnseen: true, nodes };
@@ -371,14 +336,14 @@ const views = {
     ]);
     if (!found && !(await past).changes.length) throw new Refused(`there is no object ${plugin}/${kind}/${of.name}`);
     const drift = drifts.drifts.find((each) => each.name === of.name);
-    const nodes = [el("p", { class: "soft" }, `${plugin}/${kind}`, found ? ` from ${found.source}, as of ` : " is gone", found?.updated_at ? time(1000 * found.updated_at) : "")];
-    if (found?.failed_at) nodes.push(el("div", { class: "box error" }, el("p", null, el("b", null, "Failed "), time(1000 * found.failed_at), found.failed_why && `: ${found.failed_why}`), found.failed_lines?.length ? el("pre", null, found.failed_lines.join("\n")) : null));
+    const nodes = [el("p", { class: "soft" }, `${plugin}/${kind}`, found ? ` from ${found.source}` : " is gone")];
+    if (found?.failed_at) nodes.push(el("div", { class: "box error" }, el("p", null, el("b", null, found.observed?.active_state === "failed" ? "Failed " : "Last failed "), time(found.failed_at / 1000), found.failed_why && `: ${found.failed_why}`), found.failed_lines?.length ? el("pre", null, found.failed_lines.join("\n")) : null));
     if (found) nodes.push(sides(found, drift));
     if (drift) nodes.push(el("section", { class: `box ${drift.severity}` }, el("h2", null, "What to do"), advice(drift)));
     const history = el("section", null, el("h2", null, "History"), el("p", { class: "soft" }, "Loading."));
     nodes.push(history);
-    await Promise.race([new Promise((done) => setTimeout(done, 100)), past.then(({ changes }) => history.replaceChildren(...[el("h2", null, "History"), timeline(changes, `History of ${of.name}`), changeList(changes),
-      changes.length && el("p", null, el("a", { href: address("changes", { around: `${plugin}/${kind}/${of.name}` }) }, "Changes around it: what is connected with it"))].filter(Boolean)))]);
+    await Promise.race([new Promise((done) => setTimeout(done, 100)), past.then((answer) => history.replaceChildren(...[el("h2", null, "History"), timeline(answer.changes, `History of ${of.name}`), changeList(linesOf(answer)),
+      answer.changes.length && el("p", null, el("a", { href: address("changes", { around: `${plugin}/${kind}/${of.name}` }) }, "Changes around it: what is connected with it"))].filter(Boolean)))]);
     if (alike.hits.length) nodes.push(el("section", null, el("h2", null, "What is like it"), el("ol", { class: "hits" }, alike.hits.map((hit) => hitRow({ ...hit, snippet: likeness(hit) }, true)))));
     if (found) nodes.push(el("details", null, el("summary", null, "Text, fingerprint and vector"), el("pre", null, found.text), el("dl", null, pair("Fingerprint", found.fingerprint), pair("Vector key", found.vector_key), pair("D-Bus path", found.path))));
     return { title: nameOf(of), heading: nameOf(of), nodes };
@@ -410,7 +375,13 @@ const views = {
     const wanted = { about, before_event: before, cause: value("cause"), plugin: value("plugin"), kind: value("kind"), what: value("what"), around: value("around"), below: value("below"), since: span && `-${span}`, limit: before || about ? 20 : 200 };
     const minutes = Number(value("within", "30"));
     if (before) Object.assign(wanted, { within: minutes * 6e7, since: "" });
-    const answer = await get("changes", wanted, signal), rows = answer.changes, fresh = new Set();
+    let refused = "";
+    const answer = await get("changes", wanted, signal).catch((error) => {
+      if (!(error instanceof Refused)) throw error;
+      refused = error.message;
+      return { changes: [] };
+    });
+    const rows = answer.changes, fresh = new Set();
     const submit = (event) => {
       event.preventDefault();
       const given = Object.fromEntries(new FormData(event.currentTarget));
@@ -428,21 +399,21 @@ const views = {
         choice("What", "what", [["", "all"], ...WHATS.map((each) => [each, each])], value("what")))),
       choice("Since", "since", spans, span), choice("Order", "by", [["", "by time"], ["cause", "by cause"]], by), el("button", null, "Show"));
     const isLive = !before && !about && !value("below");
-    const place = el("div"), list = [...rows];
-    const event = rows.find((each) => each.event)?.event, end = undefined;
-    const draw = () => place.replaceChildren(...[timeline(list, before ? `Before ${before}` : "Changes", end), changeList(list, { by, fresh })].filter(Boolean));
-    draw();
+    const place = el("div"), list = linesOf(answer);
+    const event = rows.find((each) => each.event)?.event;
+    const draw = () => place.replaceChildren(...[timeline(list.flatMap((line) => line.rows), before ? `Before ${before}` : "Changes"), changeList(list, { by, fresh })].filter(Boolean));
+    if (!refused) draw();
     const words = before ? `What may have led to “${before}”, the likeliest first` : about ? `What has to do with “${about}”, best first` : value("around") ? `Around ${value("around")}` : isLive ? "New changes come by themselves" : "Older changes";
-    const nodes = [form, el("p", { class: "soft" }, isLive ? el("span", { class: "dot" }) : null, words, event ? [" · ", el("a", { href: address("changes", { below: event + 1, since: "" }) }, "the event")] : null), place];
+    const nodes = [form, refused ? el("p", { class: "box error" }, refused) : el("p", { class: "soft" }, isLive ? el("span", { class: "dot" }) : null, words, event ? [" · ", el("a", { href: address("changes", { below: event + 1, since: "" }) }, "the event")] : null), place];
     if (answer.next) nodes.push(el("p", null, el("a", { href: address("changes", { ...Object.fromEntries(at.query), below: answer.next }) }, "Older")));
     const add = (change) => {
       const fits = (key) => !value(key) || change[key] === value(key);
-      if (!isLive || value("around") || !fits("plugin") || !fits("kind") || !fits("what") || !change.cause.startsWith(value("cause")) || list.some((each) => each.seq === change.seq)) return;
-      list.unshift(change);
+      if (!isLive || value("around") || !fits("plugin") || !fits("kind") || !fits("what") || !change.cause.startsWith(value("cause")) || list.some((line) => line.rows.some((each) => each.seq === change.seq))) return;
+      list.unshift(lineOf(change));
       list.length = Math.min(list.length, 400);
       fresh.add(change.seq);
       scheduleDraw(draw);
-      say(`${nameOf(change)} ${wordOf(change)}`);
+      say(change.words);
     };
     return { title: "Changes", heading: before ? `Before “${before}”` : "Changes", nodes, onChange: add };
   },
@@ -542,8 +513,9 @@ function parsed(text) {
 async function overview(signal) {
   const [, drift, recent, failed] = await Promise.all([
     readStatus(signal), get("drift", { limit: 6 }, signal), get("changes", { limit: 40 }, signal),
-    get("objects", { where: FAILED, limit: 1 }, signal),
+    get("objects", { where: FAILED, limit: 6 }, signal),
   ]);
+  const broken = await Promise.all(failed.objects.map((each) => get(objectRoute(each), {}, signal).catch(() => each)));
   const absent = status.Observers.filter(([, state]) => state !== "up");
   const fact = (href, number, text, level) => el("a", { href, class: `fact ${level}` }, el("b", null, number.toLocaleString("en")), ` ${text}`);
   const nodes = [el("p", { class: "facts-line" },
@@ -556,7 +528,9 @@ async function overview(signal) {
   el("div", { class: "columns" },
     el("section", null, el("h2", null, el("a", { href: "#/drift" }, "Worst drift")), drift.drifts.length ? el("ul", { class: "plain" }, drift.drifts.map((each) => el("li", { class: `line ${each.severity}` }, el("span", { class: `chip ${each.severity}` }, each.severity), " ", link(each), " ", kindOf(each),
       el("p", { class: "soft" }, first(each.fields.map((field) => `${field.path === "presence" ? "" : `${plain(field.path)} `}declared ${short(field.declared, 40) || "none"}, observed ${short(field.observed, 40) || "none"}`), 2, "; "))))) : el("p", { class: "empty good" }, "None.")),
-    el("section", null, el("h2", null, el("a", { href: "#/changes" }, "Latest changes")), changeList(recent.changes)))];
+    el("section", null, el("h2", null, el("a", { href: "#/changes" }, "Latest changes")), changeList(linesOf(recent))))];
+  if (broken.length) nodes.splice(2, 0, el("section", null, el("h2", null, el("a", { href: address("objects", { where: FAILED }) }, "Failed")), el("ul", { class: "plain" }, broken.map((each) => el("li", { class: "line" },
+    link(each), " ", kindOf(each), el("p", { class: "soft" }, each.failed_at ? [time(each.failed_at / 1000), each.failed_why && `: ${short(each.failed_why, 300)}`] : null))))));
   return { title: "op-dbus", heading: "This host now", nodes, live: () => true };
 }
 
