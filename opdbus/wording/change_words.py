@@ -482,14 +482,17 @@ def _describe_file(values: FieldValues, _cause: str) -> tuple[str, str] | None:
     missing = values["missing"]
     if "yes" in missing:
         return ("created", "") if missing.before == "yes" else ("deleted", "")
-    if values.keys().isdisjoint(("sha256", "owner")):
+    if values.keys().isdisjoint(("sha256", "owner", "written_at")):
         return None
     # a field that was readable on one side only need not have changed
     is_read = values["sha256"].before and values["sha256"].after
     own = {"sha256", "size"} if is_read else {"sha256", "modified", "readable"}
-    rest = {name: value for name, value in values.items() if name not in {*own, "owner"}}
+    own |= {"owner", "written_at"}
+    rest = {name: value for name, value in values.items() if name not in own}
     may = "not readable for all any more" if values["readable"].after else "readable for all"
     said = ["its content"] if is_read else [may] if "readable" in values else []
+    if values["written_at"].before and values["written_at"].after:
+        said.append("written anew")
     if "owner" in values:
         # one of root has no such field
         before, after = (side or "root" for side in values["owner"][:2])

@@ -175,6 +175,8 @@ SAID = [
      "/etc/a changed: not readable for all any more, mode 0644 -> 0600"),
     (change("changed", "files/file", "/etc/a", sha256=(None, "a"), readable=(False, None)),
      "/etc/a changed: readable for all"),
+    (change("changed", "files/file", "/etc/a", written_at=("x", "y"), size=(1, 2)),
+     "/etc/a changed: written anew, size 1 -> 2"),
     (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
     (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port tcp 0.0.0.0:8080 closed"),
     (change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"),
