@@ -27,7 +27,7 @@ _TRANSIENT_MOUNTS: Final = ("/run/", "/media/", "/var/lib/docker/", "/var/lib/co
 # is in them.
 _REWRITTEN: Final = frozenset(
     "/etc/passwd /etc/group /etc/shadow /etc/gshadow /etc/subuid /etc/subgid /etc/resolv.conf"
-    " /etc/machine-id /etc/hostname /etc/timezone /etc/os-release /etc/mtab /etc/ld.so.cache"
+    " /etc/machine-id /etc/timezone /etc/os-release /etc/mtab /etc/ld.so.cache"
     " /etc/adjtime /etc/security/opasswd /etc/cups/printers.conf"
     " /etc/cups/subscriptions.conf".split()
 )
