@@ -277,6 +277,14 @@ class DriftedField(Answer):
     declared: Json = None
     observed: Json = None
     severity: str
+    at: Annotated[
+        int, Field(description="When it was changed to that: microseconds since 1970; 0: unknown.")
+    ] = 0
+    cause: str = ""
+    by: Annotated[str, Field(description="Who changed it, and with what; empty: unknown.")] = ""
+    as_root: Annotated[
+        list[tuple[str, int]], Field(description="Who was root then, and since when.")
+    ] = []
 
 
 class Drift(ObjectName):
@@ -289,9 +297,10 @@ class Drift(ObjectName):
     fields: list[DriftedField]
 
     @classmethod
-    def of(cls, row: Sequence[Json]) -> Self:
-        """Return it from a row of the bus."""
+    def of(cls, row: Sequence[Json], origins: Mapping[str, Mapping[str, Json]]) -> Self:
+        """Return it from a row of the bus, and the changes that made its fields differ."""
         path, class_, severity, since, distance, fields = row
+        known = DriftedField.model_fields.keys()
         return cls(
             **identity(path),
             class_=class_,
@@ -300,7 +309,10 @@ class Drift(ObjectName):
             distance=distance,
             fields=[
                 DriftedField(
-                    path=name, severity=level, **_sides(declared=declared, observed=observed)
+                    path=name,
+                    severity=level,
+                    **_sides(declared=declared, observed=observed),
+                    **{k: value for k, value in origins.get(name, {}).items() if k in known},
                 )
                 for name, declared, observed, level in fields
             ],

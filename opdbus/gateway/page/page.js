@@ -182,10 +182,11 @@ function describeFields(change) {
 const WORDS = { event: "happened again", drift: "drifted", intended: "is newly declared", undeclared: "no longer declared", forgot: "was forgotten" };
 const wordOf = (change) => WORDS[change.what] ?? change.what;
 
+const authors = (change) => change.by ? [`by ${change.by}`] : change.as_root?.length ? [`as root then: ${change.as_root.map(([name]) => name).join(", ")}`] : [];
+
 function changeRow(change, isFresh) {
   const texts = describeFields(change), more = [];
-  if (change.by) more.push(`by ${change.by}`);
-  else if (change.as_root?.length) more.push(`as root then: ${change.as_root.map(([name]) => name).join(", ")}`);
+  more.push(...authors(change));
   if (change.why) more.push(change.why);
   if (change.count > 1) more.push(`${change.count} times`);
   if (change.folded) more.push(`${count(change.folded, "further change")} in this row`);
@@ -296,7 +297,7 @@ function advice(drift) {
 }
 
 function driftRow(drift) {
-  const lines = drift.fields.map((each) => el("p", { class: each.severity }, el("b", null, plain(each.path)), " declared ", el("code", null, short(each.declared, 200) || "none"), ", observed ", el("code", null, short(each.observed, 200) || "none")));
+  const lines = drift.fields.map((each) => el("p", { class: each.severity }, el("b", null, plain(each.path)), " declared ", el("code", null, short(each.declared, 200) || "none"), ", observed ", el("code", null, short(each.observed, 200) || "none"), each.at ? [", since ", time(each.at / 1000), " ", ...authors(each)] : null));
   return el("li", { class: `drift ${drift.severity}` },
     el("div", null, link(drift), " ", kindOf(drift), drift.class === "intended" ? el("span", { class: "chip" }, "newly declared") : null,
       drift.since ? el("small", { class: "soft" }, ` for ${age(1000 * drift.since).replace(" ago", "").replace("just now", "less than a minute")}`) : null),
