@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final, Self, TypeAlias, TypeVar
 
 from opdbus import errors
 from opdbus.bus import paths
-from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
+from opdbus.bus.names import BUS_NAME, FAILED_UNITS, HISTORY, OBJECT, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 
 T = TypeVar("T")
@@ -252,6 +252,11 @@ class Client:
         """Return the number of matching objects, and one page of (path, plugin, kind, name)."""
         total, rows = await self._state.ask("List", "a{sv}uu", dict(wanted), offset, limit)
         return total, rows
+
+    async def failed_units(self, most: int) -> tuple[int, list[str]]:
+        """Return the number of units that are observed as failed, and the first names."""
+        total, rows = await self.page({"where": FAILED_UNITS}, 0, most)
+        return total, [name for *_, name in rows]
 
     async def pages(
         self, wanted: Mapping[str, str], offset: int, limit: int | None
