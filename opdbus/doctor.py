@@ -6,7 +6,7 @@ import grp
 import os
 import pwd
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.bus import paths
 from opdbus.bus.authorization.authorizer import GROUP
-from opdbus.bus.names import BUS_NAME, VECTORIZER
+from opdbus.bus.names import BUS_NAME, FAILED_UNITS, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.config import Config, Given
 from opdbus.engine.host import HERE
@@ -23,7 +23,7 @@ from opdbus.engine.remote import http_client
 from opdbus.errors import BusError, ConfigError, OpDbusError, read_log
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS, ON_PROVIDERS
-from opdbus.platform import pip
+from opdbus.platform import name_lists, pip
 from opdbus.settings import privacy
 from opdbus.settings.parsing import REMOTE, remote_urls
 from opdbus.state.file import StateFile
@@ -43,6 +43,8 @@ _LIBRARIES: Final = "numpy tokenizers safetensors dbus_fast asyncinotify structl
 _OF_GATEWAY: Final = ("bcrypt", "fastapi", "prometheus_client", "uvicorn", "yaml")
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _PAGE: Final = 4096
+# Failed units that are named.
+_NAMED_UNITS: Final = 3
 # Seconds without a restart after which a service counts as steady, and after which earlier faults
 # are no longer reported: a service that keeps failing is up in between.
 _STEADY_SECONDS: Final = 600
@@ -112,8 +114,12 @@ async def _check_daemon(connection: Connection, *, is_service: bool) -> Answer:
         finding, _, advice = str(error).partition(": ")
         return Answer([Verdict("daemon", "wrong", finding, _how_to_join() or advice or RESTART)])
     declared = dict(status["Sources"]).get("file", 0)
+    # a daemon that is stuck or ends now is found by the call before
+    given = ({"where": FAILED_UNITS}, 0, _NAMED_UNITS)
+    total, failed = await connection.call(BUS_NAME, paths.STATE, f"{STATE}.List", "a{sv}uu", *given)
     verdicts = [
         _check_served(status["State"], status["LastError"]),
+        _check_failed(total, [name for *_, name in failed]),
         _check_drift(status["Drifted"], declared),
         *(_check_observer(*row) for row in status["Observers"]),
     ]
@@ -130,6 +136,15 @@ def _check_served(state: str, fault: str) -> Verdict:
     reason, _, advice = fault.partition("; ")
     # with a good state, the error is of a database that was replaced at the start
     return Verdict("daemon", "warning" if is_well else "wrong", f"{finding}: {reason}", advice)
+
+
+def _check_failed(count: int, names: Sequence[str]) -> Verdict:
+    """Return the verdict on the failed units, of which some are named."""
+    if not count:
+        return Verdict("units", "ok", "none has failed")
+    listed = name_lists.join_first([*names, *[""] * (count - len(names))], _NAMED_UNITS)
+    finding = f"{count:,} {'has' if count == 1 else 'have'} failed: {listed}"
+    return Verdict("units", "warning", finding, f"`systemctl status {names[0]}` says why")
 
 
 def _check_drift(count: int, declared: int) -> Verdict:

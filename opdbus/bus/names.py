@@ -13,3 +13,6 @@ LOG_CONTROL: Final = "org.freedesktop.LogControl1"
 # Actions of the authorization; polkit's ids are org.opdbus.ACTION.
 VECTORIZE: Final = "vectorize"
 ACTIONS: Final = ("read", VECTORIZE, "publish", "manage")
+# The condition that failed units meet, and not those that only the state file calls failed; it
+# names no plugin to list, since there may be none.
+FAILED_UNITS: Final = "plugin=systemd, kind=unit, active_state=failed, source!=file"

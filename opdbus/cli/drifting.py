@@ -21,7 +21,7 @@ from opdbus.config import SEVERITIES
 from opdbus.language import routes
 from opdbus.platform import name_lists
 from opdbus.wording import change_words
-from opdbus.wording.change_lines import format_stamp
+from opdbus.wording.change_lines import describe_origin, format_stamp
 from opdbus.wording.change_words import NOT_DECLARED, at_least_prefix
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     # A row of DriftReport: path, class, severity, since, distance, and (path, declared, observed,
     # severity) of each field.
     Row: TypeAlias = Sequence[Any]
+    # The change that made a field differ, by the field's path.
+    Origins: TypeAlias = Mapping[str, Mapping[str, Any]]
 
-FORMAT_VERSION: Final = "1.1"
+FORMAT_VERSION: Final = "1.2"
 DRIFTED: Final = 10
 # exit code if nothing is listed, but not all is known, or no object that is compared has the name
 UNKNOWN: Final = 11
@@ -102,6 +104,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         _follow(chosen, _print_transition_json if json_ else _print_transition)
         return 0
     rows, waits, faults, unobserved = ask(lambda client: _read_drift(client, chosen))
+    origins = ask(lambda client: _read_origins(client, rows)) if rows else {}
     names = _find_subject(question := wanted["about"] or "")
     answers = ask(partial(drift_answers.find_answers, names, rows)) if names else {}
     if names:
@@ -115,13 +118,13 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         output.print_note(f"op-dbus: {note}")
     if json_:
         said = {"answers": texts} if answers else {}
-        drifts = {"drifts": [*map(_row_json, rows)]}
+        drifts = {"drifts": [_row_json(row, origins.get(row[0], {})) for row in rows]}
         unseen = {"not_observed": [*map(_unobserved_json, unobserved)]}
         output.print_json({"format_version": FORMAT_VERSION, **said, **drifts, **unseen})
     else:
         for text in texts:
             print(output.escape_hidden(text))
-        _print_all(rows, [] if names else unobserved)
+        _print_all(rows, origins, [] if names else unobserved)
         if not (rows or waits or any(faults) or names):
             output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
@@ -142,10 +145,12 @@ def _find_subject(about: str) -> Sequence[str]:
     return [about] if is_name or ask(lambda client: client.resolve(about))[0] else []
 
 
-def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:
+def _print_all(
+    rows: Sequence[Row], origins: Mapping[str, Origins], unobserved: Sequence[Row]
+) -> None:
     """Print the drifting fields, and on stderr the unobserved objects, grouped by reason."""
     for row in rows:
-        _print_row(row)
+        _print_row(row, origins.get(row[0], {}))
     whys: dict[str, list[str]] = {}
     for *kind_id, count, names, why in unobserved:
         listed = name_lists.join_first([*names, *[""] * (count - len(names))], _MOST_NAMES)
@@ -175,6 +180,12 @@ async def _read_drift(
     unobserved = [row for row in listed if _matches(_unobserved_json(row), wanted)]
     faults = [state["StateFileError"], describe_storage_error(state.get("StorageError", ""))]
     return await client.drift(wanted), state["DriftAwaits"], faults, unobserved
+
+
+async def _read_origins(client: Client, rows: Sequence[Row]) -> Mapping[str, Origins]:
+    """Return by object and field the change that made it differ, as far as it is known."""
+    objects = [row[0] for row in rows]
+    return dict(zip(objects, await client.drift_origins(objects), strict=True))
 
 
 async def wait_until(read: Callable[[], Awaitable[T]], is_ready: Callable[[T], bool]) -> T:
@@ -256,10 +267,10 @@ def _print_transition(what: str, row: Row) -> None:
         label, end = _ENDS[what]
         _print_labelled(label, f"{_object_in_words(row[0])}{end}{fields and f': {fields}'}", now)
     elif what:
-        _print_row(row, now)
+        _print_row(row, {}, now)
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: Row, origins: Origins | None = None) -> dict[str, Any]:
     path, what, severity, since, distance, fields = row
     at = datetime.fromtimestamp(since, UTC).isoformat() if since else None
     return {
@@ -270,10 +281,26 @@ def _row_json(row: Row) -> dict[str, Any]:
         "since": at,
         "distance": distance,
         "fields": [
-            {"path": name, "declared": _parse(one), "observed": _parse(other), "severity": bad}
+            {
+                "path": name,
+                "declared": _parse(one),
+                "observed": _parse(other),
+                "severity": bad,
+                **_origin_json((origins or {}).get(name, {})),
+            }
             for name, one, other, bad in fields
         ],
     }
+
+
+def _origin_json(change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the time, cause and author of the change that made a field differ."""
+    if not change:
+        return {}
+    at = datetime.fromtimestamp(change["at"] / 1e6, UTC).isoformat()
+    as_root = [act for act, _ in change.get("as_root", ())]
+    known = {"cause": change["cause"], "by": change.get("by", ""), "as_root": as_root}
+    return {"since": at, **{key: value for key, value in known.items() if value}}
 
 
 def _unobserved_json(row: Row) -> dict[str, Any]:
@@ -284,11 +311,14 @@ def _parse(text: str) -> Any:
     return json.loads(text) if text else None
 
 
-def _print_row(row: Row, at: str = "") -> None:
+def _print_row(row: Row, origins: Origins, at: str = "") -> None:
     """Print one line for each field."""
     since = f" ({output.format_age(row[3])})" if row[3] and sys.stdout.isatty() else ""
-    for severity, text in describe_row(row):
-        _print_labelled(severity, text + since, at)
+    for (severity, text), (name, *_) in zip(describe_row(row), row[5], strict=True):
+        origin = origins.get(name)
+        _print_labelled(
+            severity, f"{text}, {describe_origin(origin)}" if origin else text + since, at
+        )
 
 
 def _print_labelled(label: str, text: str, at: str) -> None:
@@ -310,6 +340,9 @@ def describe_row(row: Row) -> Iterator[tuple[str, str]]:
         sides = name_lists.show_difference(*sides, _MAX_VALUE)
         least = at_least_prefix(paths.parse(path)[:2], name)
         values = f"declared {least}{sides[0]}, observed {sides[1]}"
+        said = change_words.describe_difference(name, _parse(declared), _parse(observed))
+        if said and not least:
+            field, values = "", said
         if _format_side(declared) == NOT_DECLARED:
             field, values = "", "is there, and not declared"
         yield severity, f"{_object_in_words(path)}: {field}{values}{mark}"

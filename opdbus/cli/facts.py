@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from opdbus.client import Client
 
 _FORMAT: Final = "1.0"
-_FAILED: Final = {"plugin": "systemd", "kind": "unit", "where": "active_state=failed"}
 # Names that are listed; the counts are of all.
 _MOST_NAMES: Final = 100
 
@@ -50,8 +49,7 @@ async def _gather(client: Client) -> dict[str, Any]:
     severities = Counter(row[2] for row in drifts)
     _, listed = await client.pages({}, 0, None)
     kinds = Counter(f"{row[1]}/{row[2]}" for row in listed)
-    units = "systemd/unit" in kinds
-    total, failed = await client.page(_FAILED, 0, _MOST_NAMES) if units else (0, [])
+    total, failed = await client.failed_units(_MOST_NAMES)
     observers = values["Observers"]
     return {
         "format_version": _FORMAT,
@@ -70,7 +68,7 @@ async def _gather(client: Client) -> dict[str, Any]:
         # while something is awaited, some drift may not be known yet
         "awaits": list(values["DriftAwaits"]),
         "failed_units": total,
-        "failed": [row[3] for row in failed],
+        "failed": failed,
         "objects": dict(sorted(kinds.items())),
         "observers": {
             "up": sorted(row[0] for row in observers if row[1] == "up"),

@@ -15,6 +15,7 @@ from opdbus.cli import completing, output
 from opdbus.cli.daemon_calls import ask, path_of
 from opdbus.cli.root import as_json, root
 from opdbus.errors import BusError, ShuttingDown, blame
+from opdbus.platform import name_lists
 from opdbus.platform.metrics import Family, render
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ _RUNTIME = "ExecutionProvider"
 STARTING = "starting"
 _WELL = {"up", STARTING}
 _NO_OBSERVERS = "nothing: OP_DBUS_OBSERVE is none"
+# failed units in JSON, and those that are named in a line
+_MOST_FAILED = 100
+_NAMED_FAILED = 3
 # number of observers and publishers to name
 _MOST_SOURCES = 20
 _GRADE_HEADINGS = ("", "on", "in", "texts/s", "mean", "least", "MRR", "change")
@@ -86,17 +90,30 @@ def status(json_: bool) -> None:
 
     What is not known is named as well, and why.
     """
-    values = Properties(ask(lambda client: client.status()))
+
+    async def read(client: Client) -> tuple[dict[str, Any], int, list[str]]:
+        return await client.status(), *await client.failed_units(_MOST_FAILED)
+
+    found, total, failed = ask(read)
+    values = Properties(found)
     if json_:
-        output.print_json(values)
+        output.print_json({**values, "FailedUnits": failed})
         return
-    output.print_pairs(describe_host(values))
+    output.print_pairs(describe_host(values, describe_failed(total, failed)))
     print()
     output.print_pairs(describe_serving(values))
 
 
-def describe_host(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return lines on the objects, their sources, and failed observers."""
+def describe_failed(total: int, names: Sequence[str]) -> str:
+    """Return how many units have failed, and the first of them; empty if none has."""
+    if not total:
+        return ""
+    listed = name_lists.join_first([*names, *[""] * (total - len(names))], _NAMED_FAILED)
+    return f"{total:,} unit{'' if total == 1 else 's'}: {listed}"
+
+
+def describe_host(values: Mapping[str, Any], failed: str = "") -> dict[str, str]:
+    """Return lines on the objects, failed units, their sources, and failed observers."""
     observers, drifted = values["Observers"], values["Drifted"]
     so_far = " so far" if any(row[1] == STARTING for row in observers) else ""
     none_observed = "nothing yet" if observers else _NO_OBSERVERS
@@ -113,6 +130,7 @@ def describe_host(values: Mapping[str, Any]) -> dict[str, str]:
         share = 100 * values["Vectorized"] // values["Count"]
         stage = f"{share}% ready; searches find {values['FirstStage']:,} objects by static vectors"
     lines = {
+        "Failed": failed and f"{failed}; `op-dbus ask 'what failed?'` says more",
         "Objects": f"{values['Count']:,}{so_far}{_waiting_objects(values)}",
         "Second stage": stage,
         "Observed": _count_sources("live:", values, so_far) or none_observed,

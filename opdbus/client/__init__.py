@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final, Self, TypeAlias, TypeVar
 
 from opdbus import errors
 from opdbus.bus import paths
-from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
+from opdbus.bus.names import BUS_NAME, FAILED_UNITS, HISTORY, OBJECT, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 
 T = TypeVar("T")
@@ -53,6 +53,8 @@ _OBJECTS_A_CALL: Final = 1000
 _ROWS_A_CALL: Final = 200
 # Drifted objects of a call: each may have many fields.
 _DRIFTS_A_CALL: Final = 100
+# Drifted objects of which is asked who made them drift: history is read for each.
+_MOST_ORIGINS: Final = 200
 # The source that op-dbus-journal.service publishes while it reads the journal.
 _JOURNAL_READER: Final = "publish:journal.reader"
 # Match rules of signals: new rows of history, drift transitions, starts and ends of the daemon, and
@@ -251,6 +253,11 @@ class Client:
         total, rows = await self._state.ask("List", "a{sv}uu", dict(wanted), offset, limit)
         return total, rows
 
+    async def failed_units(self, most: int) -> tuple[int, list[str]]:
+        """Return the number of units that are observed as failed, and the first names."""
+        total, rows = await self.page({"where": FAILED_UNITS}, 0, most)
+        return total, [name for *_, name in rows]
+
     async def pages(
         self, wanted: Mapping[str, str], offset: int, limit: int | None
     ) -> tuple[int, list[list[str]]]:
@@ -336,6 +343,22 @@ class Client:
             found += part
             if len(part) < _DRIFTS_A_CALL or len(found) >= most:
                 return found
+
+    async def drift_origins(self, objects: Sequence[str]) -> list[dict[str, dict[str, Json]]]:
+        """Return of drifted objects, by field, the change that made it differ, if it is known.
+
+        It has seq, at, cause, and by or as_root. Only the first 200 objects are asked for; of the
+        others, and for a daemon without this method, nothing is known.
+        """
+        found: list[dict[str, dict[str, Json]]] = []
+        asked = objects[:_MOST_ORIGINS]
+        try:
+            for start in range(0, len(asked), _DRIFTS_A_CALL):
+                part = asked[start : start + _DRIFTS_A_CALL]
+                found += await self._state.one("DriftOrigins", "aoa{sv}", part, {})
+        except errors.UnknownMethod:
+            found = []
+        return found + [{} for _ in range(len(objects) - len(found))]
 
     async def unobserved(self, most_names: int = 0) -> list[list[Json]]:
         """Return (plugin, kind, count, names, why) of declared objects that are not observed.

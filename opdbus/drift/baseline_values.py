@@ -27,8 +27,9 @@ _TRANSIENT_MOUNTS: Final = ("/run/", "/media/", "/var/lib/docker/", "/var/lib/co
 # is in them.
 _REWRITTEN: Final = frozenset(
     "/etc/passwd /etc/group /etc/shadow /etc/gshadow /etc/subuid /etc/subgid /etc/resolv.conf"
-    " /etc/machine-id /etc/hostname /etc/timezone /etc/os-release /etc/mtab /etc/ld.so.cache"
-    " /etc/adjtime".split()
+    " /etc/machine-id /etc/timezone /etc/os-release /etc/mtab /etc/ld.so.cache"
+    " /etc/adjtime /etc/security/opasswd /etc/cups/printers.conf"
+    " /etc/cups/subscriptions.conf".split()
 )
 _OWN_FOLDER: Final = "/etc/op-dbus/"
 
@@ -155,6 +156,11 @@ def digest(name: str, observed: Json, seen: Seen) -> Json:
     """
     is_kept = seen.get("modified") is not False and name not in _REWRITTEN
     return observed if is_kept else None
+
+
+def of_unread(name: str, observed: Json, seen: Seen) -> Json:
+    """Return the size or time of a file whose content is not read, and so has no digest."""
+    return observed if "written_at" in seen and name not in _REWRITTEN else None
 
 
 def lasting_unit(_name: str, observed: Json, _seen: Seen) -> Json:

@@ -96,7 +96,8 @@ def _compare(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
         # without any part, each field counts as not observed
         seen: list[Mapping[str, Json] | None] = [*views(plan, contents)]
         seen = seen or [None if is_one(plan.object_id) else {}]
-        found = [field_comparison.compare(plan.row, declared, one) for one in seen]
+        name = plan.object_id.name
+        found = [field_comparison.compare(plan.row, declared, one, name) for one in seen]
     except Exception as error:  # noqa: BLE001 -- published values may have any shape
         log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return []

@@ -52,7 +52,9 @@ _MAX_NAME: Final = 200
 _MAX_COMPARED_NAME: Final = 64
 
 
-def compare(row: Row, declared: Properties, observed: Properties | None) -> list[Field]:
+def compare(
+    row: Row, declared: Properties, observed: Properties | None, name: str = ""
+) -> list[Field]:
     """Return the differences of an object, the worst first; `observed` is None if it is missing.
 
     A field that only one side has makes no difference: files declare less than hosts show, and
@@ -73,7 +75,8 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
         if not is_wanted(observed):
             return []
         return [Field(path, value, "present", Severity.WARNING)]
-    fields = _Comparison(row, observed).fields(declared)
+    found = _Comparison(row, observed).fields(declared)
+    fields = [replace(one, severity=row.worsen(name, one)) for one in found]
     return [_cut(one) for one in sorted(fields, key=lambda one: (-one.severity, one.path))][
         :_MAX_FIELDS
     ]

@@ -15,7 +15,7 @@ from opdbus.drift.field import NOT_DECLARED, PRESENCE, QUIET_SECONDS, Field, Pat
 from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import KindId
-from opdbus.drift.transition_filter import DriftTransition
+from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.history.change import FIRST, STATE_FILE
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.database.store import Store
@@ -30,9 +30,13 @@ _MAX_DECLARATIONS: Final = 100
 # precede the transition.
 _NEWEST: Final = 8
 _EARLIER: Final = 30 * 1_000_000
+# History rows that are read of an object to find the change of each field that differs.
+_NEWEST_OF_FIELDS: Final = 50
 _OF_OBJECTS: Final = frozenset(("appeared", "changed", "gone", "event"))
 # A tuple, since values that are compared with it may be unhashable lists.
 _THERE: Final = ("absent", "missing", "present")
+# Fields of observed objects that say whether there is such an object.
+_OF_PRESENCE: Final = frozenset(("missing", "removed", "status", "load_state"))
 
 
 class DriftHistory:
@@ -129,6 +133,27 @@ class DriftHistory:
             found.append(_with_causes(replace(known, observed=observed), recent, claimed_at))
         return found
 
+    async def origins(
+        self, drifted: Mapping[ObjectId, DriftState]
+    ) -> Mapping[ObjectId, Mapping[str, Row]]:
+        """Return the change that made each field differ, as far as history has it."""
+
+        def read(store: Store) -> Mapping[ObjectId, Mapping[str, Row]]:
+            return {one: self._origins(store, one, state) for one, state in drifted.items()}
+
+        return await self._memory.archive.read(read)
+
+    def _origins(self, store: Store, object_id: ObjectId, drifted: DriftState) -> dict[str, Row]:
+        object_ids = self._pairs.about(object_id)
+        kind_ids = [one.kind for one in rule_table.of_declared(object_id[:2]).joined]
+        begun = int(max(0, drifted.since * 1e6 - _EARLIER))
+        rows = _newest(object_ids, kind_ids, begun, store, _NEWEST_OF_FIELDS)
+        found: dict[str, Row] = {}
+        for field in drifted.fields:
+            if (row := _first_fit(rows, [field], 1)) and row.cause != FIRST:
+                found[field.name] = row
+        return found
+
     async def _read_declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
         """Return the declared properties of an object; None if it is not declared."""
         if (declared := self._pairs.sides(one.object_id).declared) is None:
@@ -205,16 +230,18 @@ def _observed_before(rows: Sequence[Row], one: DriftTransition) -> dict[Path, Se
 
 
 def _newest(
-    object_ids: AbstractSet[ObjectId], joined: Sequence[KindId], since: int, store: Store
+    object_ids: AbstractSet[ObjectId],
+    joined: Sequence[KindId],
+    since: int,
+    store: Store,
+    most: int = _NEWEST,
 ) -> list[Row]:
     """Return the newest rows about some objects without those about drift, the newest first.
 
     Rows about objects that belong to them, such as the addresses of an interface, are included:
     `joined` has the kinds of those.
     """
-    rows = [
-        row for object_id in object_ids for row in store.history.newest(object_id, _NEWEST, since)
-    ]
+    rows = [row for object_id in object_ids for row in store.history.newest(object_id, most, since)]
     names = {object_id.name for object_id in object_ids}
     for plugin, kind in joined:
         wanted = Filter(since=since, plugin=plugin, kind=kind)
@@ -271,7 +298,7 @@ def _fits(row: Row, field: Field, side: int) -> bool:
             field.path[: len(path)] == tuple(path) for path, _, _ in row.fields
         )
     if is_presence:
-        return False
+        return any(change.path[-1:] and change.path[-1] in _OF_PRESENCE for change in row.fields)
     if any(tuple(change.path) == field.path for change in row.fields):
         return True
     sides = ((change.before, change.after)[side] for change in row.fields)

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.drift import baseline_values, network_values, word_values
 from opdbus.drift.baseline_values import Baseline, as_observed
-from opdbus.drift.field import Severity
+from opdbus.drift.field import Field, Severity
 from opdbus.drift.word_values import Meaning
 from opdbus.state import presence
 from opdbus.state.object import SETTINGS, Json, ObjectId
@@ -110,6 +110,8 @@ class Row:
     missing: Severity | None = Severity.ERROR
     # comparison of fields without a rule
     means: Meaning = word_values.equal
+    # severity of a difference in an object of this name, at least that of the rule
+    worsen: Callable[[str, Field], Severity] = lambda _name, field: field.severity
     # declared fields that are never compared
     never: frozenset[str] = frozenset()
     # whether an observed object lasts, so that a baseline declares it; None: only on request
@@ -403,7 +405,7 @@ ROWS: Final[Sequence[Row]] = (
                 word_values.schedule,
                 baseline=as_observed,
             ),
-            Rule("user", "user", word_values.equal, baseline=as_observed),
+            Rule("user", "user", word_values.equal, Severity.WARNING, baseline=as_observed),
         ),
         missing=None,
         is_stable=_always,
@@ -425,7 +427,10 @@ ROWS: Final[Sequence[Row]] = (
             # an upgrade of a package replaces a file that is not modified
             Rule("modified", "modified", word_values.equal, baseline=baseline_values.if_false),
             Rule("sha256", "sha256", word_values.equal, baseline=baseline_values.digest),
+            Rule("size", "size", word_values.equal, baseline=baseline_values.of_unread),
+            Rule("written_at", "written_at", word_values.equal, baseline=baseline_values.of_unread),
         ),
+        worsen=word_values.worsen_of_file,
         gone=_LOOKED_FOR,
         missing=None,
         covers=lambda _kind, name: baseline_values.is_of_parts(name),

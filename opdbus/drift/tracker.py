@@ -26,6 +26,7 @@ from opdbus.drift.transition_filter import (
 )
 from opdbus.drift.unobserved import MOST_NAMES, UnobservedRow, find_unobserved
 from opdbus.drift.unobserved_kinds import UnobservedKinds
+from opdbus.history.row_filter import Row
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
 from opdbus.index.state_store.state_store import StateStore
@@ -133,6 +134,11 @@ class Tracker:
         if self._ranked[0] != changes:
             self._ranked = changes, await rank_drifted(self.transitions.counted)
         return select_drifted(self._ranked[1], wanted, severity, what)
+
+    async def origins(self, object_ids: Iterable[ObjectId]) -> Mapping[ObjectId, Mapping[str, Row]]:
+        """Return the change that made each field of drifted objects differ, as far as known."""
+        counted = self.transitions.counted
+        return await self._history.origins({t: counted[t] for t in object_ids if t in counted})
 
     async def unobserved(
         self, why_not: Callable[[KindId], str], most_names: int = MOST_NAMES

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
 
 from opdbus.drift import equality, versions
-from opdbus.drift.field import PATIENT_SECONDS, QUIET_SECONDS, Severity
+from opdbus.drift.field import PATIENT_SECONDS, QUIET_SECONDS, Field, Severity
 from opdbus.state.object import Json
 
 Seen: TypeAlias = Mapping[str, Json]
@@ -46,6 +47,18 @@ _VOLUME: Final = re.compile(
 _OCTAL: Final = re.compile("(?:0[oO])?[0-7]{1,6}")
 # The bits by which group and others may write.
 _WRITABLE: Final = 0o022
+# Files that decide who may become root, who may log in, and what runs as root. docs/drift.md has
+# this table too.
+SENSITIVE: Final = tuple(
+    "/etc/sudoers /etc/sudoers.d/* /etc/doas.conf /etc/polkit-1/*"
+    " /etc/ssh/sshd_config /etc/ssh/sshd_config.d/* /etc/ssh/ssh_host_* */authorized_keys*"
+    " /etc/pam.conf /etc/pam.d/* /etc/security/* /etc/hosts.allow /etc/hosts.deny"
+    " /etc/nsswitch.conf /etc/shadow /etc/gshadow"
+    " /etc/crontab /etc/anacrontab /etc/cron.* /etc/ld.so.preload".split()
+)
+# Fields that differ if the content of a file does.
+_OF_CONTENT: Final = frozenset("modified sha256 size written_at".split())
+_OF_MODE: Final = frozenset({"mode", "permissions"})
 _SYMBOLIC: Final = re.compile("[-bcdlps]?(?:[r-][w-][xsS-]){2}[r-][w-][xtT-]")
 
 
@@ -106,6 +119,16 @@ def mode(declared: Json, observed: Json, seen: Seen) -> Difference | None:
         return None
     is_open = bool(found & ~wanted & _WRITABLE)
     return Difference(observed, Severity.WARNING if is_open else None)
+
+
+def worsen_of_file(name: str, field: Field) -> Severity:
+    """Return the severity of a difference of a file; an edit of a sensitive one is a warning."""
+    if not any(fnmatchcase(name, pattern) for pattern in SENSITIVE):
+        return field.severity
+    wanted, found = _bits(field.declared), _bits(field.observed)
+    is_looser = field.path[-1] in _OF_MODE and bool((found or 0) & ~(wanted or 0))
+    is_worse = is_looser or field.path[-1] in _OF_CONTENT
+    return max(field.severity, Severity.WARNING) if is_worse else field.severity
 
 
 def _bits(value: Json) -> int | None:

@@ -8,8 +8,8 @@ from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from opdbus.bus import paths
-from opdbus.wording.change_lines import group_into_lines, user_name
-from opdbus.wording.change_words import describe_cause
+from opdbus.wording.change_lines import describe_origin, group_into_lines, user_name
+from opdbus.wording.change_words import describe_cause, describe_difference
 
 Json: TypeAlias = Any
 # D-Bus carries no NUL in strings.
@@ -284,6 +284,33 @@ class DriftedField(Answer):
     declared: Json = None
     observed: Json = None
     severity: str
+    difference: Annotated[str, Field(description="What differs, if both values are long.")] = ""
+    origin: Annotated[str, Field(description="Since when, and who did it, in words.")] = ""
+    at: Annotated[
+        int, Field(description="When it was changed to that: microseconds since 1970; 0: unknown.")
+    ] = 0
+    cause: str = ""
+    by: Annotated[str, Field(description="Who changed it, and with what; empty: unknown.")] = ""
+    as_root: Annotated[
+        list[tuple[str, int]], Field(description="Who was root then, and since when.")
+    ] = []
+
+    @classmethod
+    def of(
+        cls,
+        path: str,
+        severity: str,
+        sides: Mapping[str, Json],
+        origin: Mapping[str, Json] | None,
+    ) -> Self:
+        """Return it from its values, and the change that made it differ, if that is known."""
+        found = dict(sides)
+        if said := describe_difference(path, sides.get("declared"), sides.get("observed")):
+            found["difference"] = said
+        if origin:
+            found |= {key: value for key, value in origin.items() if key in cls.model_fields}
+            found["origin"] = describe_origin(origin)
+        return cls(path=path, severity=severity, **found)
 
 
 class Drift(ObjectName):
@@ -296,8 +323,8 @@ class Drift(ObjectName):
     fields: list[DriftedField]
 
     @classmethod
-    def of(cls, row: Sequence[Json]) -> Self:
-        """Return it from a row of the bus."""
+    def of(cls, row: Sequence[Json], origins: Mapping[str, Mapping[str, Json]]) -> Self:
+        """Return it from a row of the bus, and the changes that made its fields differ."""
         path, class_, severity, since, distance, fields = row
         return cls(
             **identity(path),
@@ -306,10 +333,8 @@ class Drift(ObjectName):
             since=since,
             distance=distance,
             fields=[
-                DriftedField(
-                    path=name, severity=level, **_sides(declared=declared, observed=observed)
-                )
-                for name, declared, observed, level in fields
+                DriftedField.of(name, level, _sides(declared=one, observed=two), origins.get(name))
+                for name, one, two, level in fields
             ],
         )
 

@@ -1,6 +1,7 @@
 """Routes of the host: search, objects, drift, changes and status."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
@@ -69,7 +70,7 @@ async def ask(asked: Annotated[models.AskRequest, Query()], client: Daemon) -> R
     elif route == "changes":
         answer["changes"] = [*map(models.Change.of, rows)]
     elif route == "drift":
-        answer["drifts"] = [*map(models.Drift.of, rows)]
+        answer["drifts"] = await _drifts(client, rows)
     else:
         answer["status"] = rows
     return models.AskAnswer(**answer).response()
@@ -160,8 +161,14 @@ async def drift(asked: Annotated[models.DriftRequest, Query()], client: Daemon) 
     else:
         rows = await client.drift(wanted, asked.limit, asked.offset)
     awaits = (await client.state()).get("DriftAwaits", [])
-    drifts = [*map(models.Drift.of, rows[: asked.limit])]
+    drifts = await _drifts(client, rows[: asked.limit])
     return models.DriftAnswer(drifts=drifts, awaits=awaits).response()
+
+
+async def _drifts(client: Client, rows: Sequence[Sequence[Any]]) -> list[models.Drift]:
+    """Return rows of the bus with the changes that made their fields differ."""
+    origins = await client.drift_origins([row[0] for row in rows])
+    return [*map(models.Drift.of, rows, origins)]
 
 
 async def _meeting(

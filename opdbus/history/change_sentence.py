@@ -67,7 +67,7 @@ _EVENTS: Final = {
 # Values of `active_state` before the end of a unit that a job started.
 _NOT_UP: Final = (["failed"], ["activating"])
 # Fields that depend on the content of a file.
-_OF_CONTENT: Final = frozenset(("sha256", "size"))
+_OF_CONTENT: Final = frozenset(("sha256", "size", "written_at"))
 # The share of a file system, in percent, from which it is filled.
 _FULL: Final = 80
 _NUMBER = re.compile(r"[0-9]+")

@@ -57,7 +57,7 @@ _OF_OTHERS: Final = frozenset(("homepage",))
 VOLATILE: Final = frozenset(
     "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec"
     " nsec monotonic nrestarts invocation handshake serial uuid guid mac machine checksum sha256"
-    " hash fingerprint generation epoch age since last".split()
+    " hash fingerprint generation epoch age since last written".split()
 )
 # Nouns for the types of systemd units.
 UNIT_NOUNS: Final = {

@@ -117,14 +117,28 @@ def _line_of_one(item: _Item) -> ChangeLine:
 
 def _words_of_journal(change: Change) -> str:
     """Return who brought a change about, or who was root meanwhile, and why a unit failed."""
-    found = f"{',' * (change['what'] == 'drift')} by {change['by']}" if change.get("by") else ""
+    found = words_of_authors(change)
+    found = f",{found}" if change["what"] == "drift" and change.get("by") else found
+    why = name_lists.shorten(change.get("why", ""), change_words.MAX_ACT)
+    return found + (f", why: {why}" if why else "")
+
+
+def words_of_authors(change: Change) -> str:
+    """Return who brought a change about, or who was root meanwhile."""
+    found = f" by {change['by']}" if change.get("by") else ""
     for act, since in change.get("as_root", ()):
         user, _, how = act.partition(" with ")
         found += f", while {user} was root since {format_stamp(since)} ({how})"
     if others := change.get("as_root_others"):
         found += f", and {others:,} other {plural('session', others)} as root"
-    why = name_lists.shorten(change.get("why", ""), change_words.MAX_ACT)
-    return found + (f", why: {why}" if why else "")
+    return found
+
+
+def describe_origin(change: Change) -> str:
+    """Return when a change was, and who made it, else its cause: `since Nov 27 22:27:41 by bob`."""
+    authors = words_of_authors(change)
+    cause = "" if change.get("by") else cause_in_brackets(change["cause"])
+    return f"since {format_stamp(change['at'])}{cause}{authors}"
 
 
 def _cause_of_line(change: Change) -> str:

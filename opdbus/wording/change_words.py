@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.drift import versions
@@ -75,11 +75,15 @@ _REPEATING: Final = frozenset({"description", "package_summary"})
 
 
 class FieldSides(NamedTuple):
-    """A field's formatted values before and after, empty if missing, and both in one text."""
+    """A field's formatted values before and after, empty if missing, and both in one text.
+
+    `difference` says in its place how an observed value differs from the declared one.
+    """
 
     before: str
     after: str
     said: str
+    difference: str = ""
 
 
 class FieldValues(dict[str, FieldSides]):
@@ -97,8 +101,10 @@ def read_fields(fields: Iterable[tuple[str, str, str]]) -> FieldValues:
     for path, (_, new) in sides.items():
         # an observed value and its declared one are shown so that their difference is visible
         if (other := sides.get(own := f"{DECLARED}{path}", ("", ""))[1]) and new:
-            after, declared = _shorten_pair(json.loads(new), json.loads(other))
-            values[path] = values[path]._replace(after=after)
+            wanted, found = json.loads(other), json.loads(new)
+            after, declared = _shorten_pair(found, wanted)
+            difference = describe_difference(path, wanted, found)
+            values[path] = values[path]._replace(after=after, difference=difference)
             values[own] = values[own]._replace(after=declared)
     return values
 
@@ -137,14 +143,45 @@ def _describe_drifting_field(
     name = "" if path == PRESENCE else path
     if not said or what == "undeclared":
         return name
+    if what == "healed" and path in _CONTENT:
+        return _CONTENT[path].healed
     if what == "healed" and after[:1] in _RANGES:
         return f"{name} was {before}, declared {after}"
     if what == "healed":
         return f"{name} {said if before != after else f'is {after}'}".strip()
     if not name:
         return "there, and not declared" if declared == NOT_DECLARED else after
+    if value.difference and not least:
+        return value.difference
     wanted = "yes" if declared == path else declared or "none"
     return f"{name} is {after or 'none'}, declared {least}{wanted}"
+
+
+class _Content(NamedTuple):
+    differs: str
+    healed: str
+
+
+# Fields whose values say nothing to people, and what it means that they differ, or no longer do.
+_CONTENT: Final[Mapping[str, _Content]] = {
+    "sha256": _Content("its content differs", "its content"),
+    "written_at": _Content("it was written anew", "when it was written"),
+}
+
+
+def describe_difference(path: str, declared: object, observed: object) -> str:
+    """Return a difference that is better said without both values; else "".
+
+    Of two lists that share a member, it says what was added and removed, as `members +alice`.
+    """
+    if said := _CONTENT.get(path):
+        return said.differs
+    wanted, found = (value if isinstance(value, list) else [] for value in (declared, observed))
+    is_of_texts = all(isinstance(one, str) for one in (*wanted, *found))
+    if not is_of_texts or set(wanted).isdisjoint(found):
+        return ""
+    left, came = ([v for v in a if v not in b] for a, b in ((wanted, found), (found, wanted)))
+    return " ".join([path, *_signed("-", left), *_signed("+", came)]) if left or came else ""
 
 
 def at_least_prefix(kind_id: tuple[str, str], name: str) -> str:
@@ -169,9 +206,12 @@ def _format_sides(old: str, new: str) -> FieldSides:
             left, came = (
                 [side] for side in name_lists.show_difference(left[0], came[0], MAX_VALUE)
             )
-        signed = [*(("-", value) for value in left), *(("+", value) for value in came)]
-        difference = " ".join(f"{sign}{_shorten_value(value)}" for sign, value in signed)
+        difference = " ".join([*_signed("-", left), *_signed("+", came)])
     return FieldSides(*sides, difference)
+
+
+def _signed(sign: str, values: Iterable[str]) -> Iterator[str]:
+    return (f"{sign}{_shorten_value(value)}" for value in values)
 
 
 def _list_members(value: object) -> Sequence[str] | None:
@@ -235,7 +275,7 @@ def _describe_unit_event(cause: str) -> str:
 
 def _describe_unit(values: FieldValues, cause: str) -> tuple[str, str] | None:
     """Return a change of a unit in words; None if the fields are clearer."""
-    before, after, _ = values["active_state"]
+    before, after = values["active_state"][:2]
     result, file_change = _unit_result(values), _unit_file_change(values)
     if values["restart_loop"].after:
         return f"is restarted again and again{result}", ""
@@ -278,7 +318,7 @@ def _unit_file_change(values: FieldValues) -> str:
     if values["load_state"].after == "not-found" and "yes" not in values["masked"]:
         return "has no file any more"
     for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):
-        before, after, _ = values[field]
+        before, after = values[field][:2]
         if "yes" in {before, after}:
             return yes if after == "yes" else no
     return ""
@@ -454,7 +494,7 @@ def _detail_of_new(kind_id: tuple[str, str], values: FieldValues) -> str:
 
 def _describe_package(values: FieldValues, _cause: str) -> tuple[str, str] | None:
     """Return a change of a package in words; None if the fields are clearer."""
-    before, after, _ = values["version"]
+    before, after = values["version"][:2]
     on_hold = "put on hold" if values["on_hold"].after == "yes" else "no longer on hold"
     if values["removed"].after == "yes":
         return "removed", ", its configuration is left"
@@ -482,14 +522,17 @@ def _describe_file(values: FieldValues, _cause: str) -> tuple[str, str] | None:
     missing = values["missing"]
     if "yes" in missing:
         return ("created", "") if missing.before == "yes" else ("deleted", "")
-    if values.keys().isdisjoint(("sha256", "owner")):
+    if values.keys().isdisjoint(("sha256", "owner", "written_at")):
         return None
     # a field that was readable on one side only need not have changed
     is_read = values["sha256"].before and values["sha256"].after
     own = {"sha256", "size"} if is_read else {"sha256", "modified", "readable"}
-    rest = {name: value for name, value in values.items() if name not in {*own, "owner"}}
+    own |= {"owner", "written_at"}
+    rest = {name: value for name, value in values.items() if name not in own}
     may = "not readable for all any more" if values["readable"].after else "readable for all"
     said = ["its content"] if is_read else [may] if "readable" in values else []
+    if values["written_at"].before and values["written_at"].after:
+        said.append("written anew")
     if "owner" in values:
         # one of root has no such field
         before, after = (side or "root" for side in values["owner"][:2])

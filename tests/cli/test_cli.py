@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -428,7 +429,7 @@ def _until_drifted(served: Running, path: str) -> dict[str, Any]:
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         found = as_json(served, "drift")
-        assert found["format_version"] == "1.1"
+        assert found["format_version"] == "1.2"
         if [row["path"] for row in found["drifts"]] == [path]:
             return dict(found["drifts"][0])
         time.sleep(0.1)
@@ -452,9 +453,13 @@ def test_publish_drift_and_withdraw(served: Running) -> None:
     drift = _until_drifted(served, paths[0])
     assert [field["path"] for field in drift["fields"]] == ["description"]
     assert (drift["class"], drift["severity"]) == ("drift", "info")
-    said = "info     sshd.service: description declared OpenSSH server, observed other\n"
+    (field,) = drift["fields"]
+    assert field["cause"].startswith("bus:")
+    assert datetime.now(UTC) - datetime.fromisoformat(field["since"]) < timedelta(minutes=5)
+    said = "info     sshd.service: description declared OpenSSH server, observed other, since "
     found = run(served, "drift")
-    assert (found.returncode, found.stdout) == (0, said)
+    assert (found.returncode, found.stdout[: len(said)]) == (0, said)
+    assert re.fullmatch(r"\w+ \d+ [\d:]+ \(by \S+ \(\S+\)\)\n", found.stdout[len(said) :])
     accounts = "not observed: users/account deploy, jonas, mira and 3 more"
     assert f"{accounts}: OP_DBUS_OBSERVE leaves out the observer users\n" in found.stderr
     none = run(served, "drift", "--severity", "notice", "--plugin", "systemd", "--kind", "unit")
@@ -645,7 +650,7 @@ def test_drift_is_watched(served: Running) -> None:
     env = environment(served.bus, served.state_dir, served.settings)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as watching:
         first = read_lines(watching, lambda text: text.endswith("\n"))
-        assert json.loads(first)["format_version"] == "1.1"
+        assert json.loads(first)["format_version"] == "1.2"
         (path,) = json.loads(ok(served, "publish", "cli", "--json", stdin=json.dumps(items)))
         drift = json.loads(read_lines(watching, lambda text: text.endswith("\n")))
         assert (drift["path"], drift["class"], drift["severity"]) == (path, "drift", "error")

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import json
 import os
+import re
 import resource
 import shutil
 import sys
@@ -160,6 +162,28 @@ def test_a_full_disk_wants_room(healthy: Config, code: int) -> None:
 
     verdict = _check_files(full, "state dir", healthy, "wrong")
     assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
+
+
+def test_failed_units_are_named(
+    healthy: Config, daemons: Callable[..., Running], bus_address: str
+) -> None:
+    """Warn of the units that have failed, with the first names, as `status` does."""
+    # one of them is declared, too; the state file declares another one failed, which is no fault
+    names = ["sshd.service", *(f"u{number}.service" for number in range(1, 5))]
+    unit = {"plugin": "systemd", "kind": "unit", "properties": {"active_state": "failed"}}
+    with daemons(bus=bus_address, VECTOR_LEVEL="none", OBSERVE="none") as daemon:
+        ask(daemon, lambda caller: caller.ready())
+        assert look(healthy, "units").finding == "none has failed"
+        for name in names:
+            items = json.dumps({**unit, "name": name})
+            assert daemon.cli("publish", "seen", stdin=items).returncode == 0
+        verdict = look(healthy, "units")
+        assert verdict.status == "warning"
+        assert verdict.finding == "5 have failed: sshd.service, u1.service, u2.service and 2 more"
+        assert verdict.advice == "`systemctl status sshd.service` says why"
+        said = daemon.cli("status").stdout
+        assert re.search(r"Failed +5 units: sshd.service, u1.service, u2.service and 2 more", said)
+        assert json.loads(daemon.cli("status", "--json").stdout)["FailedUnits"] == names
 
 
 def test_nothing_is_declared() -> None:

@@ -10,6 +10,7 @@ from opdbus.bus.service import contract
 from opdbus.cli.status import (
     EMPTY,
     Properties,
+    describe_failed,
     describe_host,
     describe_serving,
     print_grades,
@@ -61,6 +62,19 @@ def test_rates_in_use_stand_beside_graded_ones(capsys: pytest.CaptureFixture[str
         printed = capsys.readouterr().out
         assert ("texts/s, 120" in printed) == (rate > 0)
         assert line in printed
+
+
+def test_failed_units_come_first() -> None:
+    """Name the first failed units and count all, before all else; say nothing without any."""
+    said = describe_failed(4, ["a.service", "b.service", "c.service"])
+    assert said == "4 units: a.service, b.service, c.service and 1 more"
+    assert describe_failed(1, ["a.service"]) == "1 unit: a.service"
+    assert next(iter(describe_host(VALUES, said).items())) == (
+        "Failed",
+        f"{said}; `op-dbus ask 'what failed?'` says more",
+    )
+    assert describe_failed(0, []) == ""
+    assert "Failed" not in describe_host(VALUES)
 
 
 def test_objects_are_counted_by_where_they_are_from() -> None:

@@ -175,6 +175,8 @@ SAID = [
      "/etc/a changed: not readable for all any more, mode 0644 -> 0600"),
     (change("changed", "files/file", "/etc/a", sha256=(None, "a"), readable=(False, None)),
      "/etc/a changed: readable for all"),
+    (change("changed", "files/file", "/etc/a", written_at=("x", "y"), size=(1, 2)),
+     "/etc/a changed: written anew, size 1 -> 2"),
     (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
     (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port tcp 0.0.0.0:8080 closed"),
     (change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"),
@@ -221,7 +223,11 @@ SAID = [
      "a is no longer declared: on"),
     (change("drift", "users/group", "g", **{"members": (["b"], ["b", "a"]),
      "declared.members": (None, ["a"])}),
-     "group g is other than declared: members is b, a, declared a"),
+     "group g is other than declared: members +b"),
+    (change("drift", "files/file", "/etc/a", **{"sha256": ("a", "b"),
+     "declared.sha256": (None, "a")}), "/etc/a is other than declared: its content differs"),
+    (change("healed", "files/file", "/etc/a", sha256=("b", "a")),
+     "/etc/a is as declared again: its content"),
     (change("drift", "users/group", "g", members=(["a"], [])),
      "group g is other than declared: members is none, declared a"),
     (change("appeared", "login1/user", "bob", linger=(None, False)), "user bob logged in"),
@@ -535,3 +541,17 @@ def test_a_listing_names_each_noun_once() -> None:
     (line,) = change_lines.group_into_lines([{**row, "source": "file"} for row in rows])
     assert line.text == "declared 2 sets of settings, 2 packages"
     assert change_words.plural("settings", 1) == "set of settings"
+
+
+def test_who_made_an_object_drift_is_told() -> None:
+    """Say when a change was, and who made it; its cause only where nobody is known."""
+    one = {"at": 0, "cause": "job:7 stop", "by": "bob with sudo systemctl stop a"}
+    stamp = change_lines.format_stamp(0)
+    said = change_lines.describe_origin(one)
+    assert said == f"since {stamp} by bob with sudo systemctl stop a"
+    one = {"at": 0, "cause": "", "as_root": [("bob with sudo -i", 0)]}
+    said = change_lines.describe_origin(one)
+    assert said == (f"since {stamp}, while bob was root since {stamp} (sudo -i)")
+    assert change_lines.describe_origin({"at": 0, "cause": "exit"}) == (
+        f"since {stamp} (its own process ended)"
+    )

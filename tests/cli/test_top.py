@@ -289,6 +289,10 @@ class Rows:
         """Give nothing."""
         return []
 
+    async def failed_units(self, _most: int) -> tuple[int, list[str]]:
+        """Give one that failed."""
+        return 1, ["nginx.service"]
+
     async def changes(self, wanted: dict[str, int], limit: int) -> list[Any]:
         """Give the newest rows that are meant."""
         self.asked.append(wanted)
@@ -310,6 +314,7 @@ def test_a_second_reads_no_more_rows_than_it_needs() -> None:
         return [row["seq"] for row in feed.facts.changes.rows]
 
     assert read("Recorded", "NameOwnerChanged") == [*range(101, 301)]
+    assert feed.facts.failed == (1, ["nginx.service"])
     assert read() == [*range(1, 301)]
     assert not feed.facts.changes.is_cut
     assert read() == [*range(1, 301)]
@@ -323,6 +328,16 @@ def test_a_second_reads_no_more_rows_than_it_needs() -> None:
     client.asked.clear()
     assert read("Recorded") == [*range(183, 383)]
     assert client.asked == [{"after": 381}, {"after": 0}]
+
+
+def test_failed_units_are_on_the_first_page() -> None:
+    """Name the failed units above the changes, and nothing where none has failed."""
+    failed = replace(KNOWN, failed=(4, ["nginx.service", "b.timer", "c.service", "d.service"]))
+    texts = [plain_text(line) for line in screen.draw_once(failed, 80, 24, NOW)]
+    (line,) = [text for text in texts if "! failed" in text and "unit" in text]
+    assert "4 units: nginx.service, b.timer, c.service and 1 more" in line
+    texts = [plain_text(line) for line in screen.draw_once(KNOWN, 80, 24, NOW)]
+    assert not [text for text in texts if "! failed" in text and "unit" in text]
 
 
 def test_one_screen_for_a_pipe_has_neither_cursor_nor_keys() -> None:

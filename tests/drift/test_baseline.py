@@ -69,6 +69,21 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
     ),
     ("files/file/unreadable", {"readable": False}, {}),
     (
+        "files/file//etc/sudoers",
+        {"mode": "0440", "size": 9, "written_at": "2026-11-27T18:42:36.5Z", "readable": False},
+        {
+            "mode": "0440",
+            "owner": "root",
+            "size": 9,
+            "written_at": "2026-11-27T18:42:36.5Z",
+        },
+    ),
+    (
+        "files/file//etc/shadow",
+        {"mode": "0640", "size": 9, "written_at": "2026-11-27T18:42:36.5Z", "readable": False},
+        {"mode": "0640", "owner": "root"},
+    ),
+    (
         "files/file//etc/passwd",
         {"mode": "0644", "sha256": "ab"},
         {"mode": "0644", "owner": "root"},

@@ -743,3 +743,36 @@ def test_what_does_not_exist_is_listed_first_where_it_is_asked_for(question: str
     assert ordered == ["acme", "declared.service", "p"]
     plain = drift_report.order_by_question(rows, "which declared service is stopped?")
     assert plain[0][0].name == "declared.service"
+
+
+async def test_the_change_that_made_each_field_differ(tmp_path: Path) -> None:
+    """Of each drifting field, name the newest change that gave it its value, and no other."""
+    file = "files/file//etc/a"
+    declared = {"systemd": {"units": {"a": {"active_state": "active", "enabled": True}}}}
+    declared["files"] = {"files": [{"name": "/etc/a", "mode": "0644"}]}
+    enabled = {"systemd/unit/a.service": {"active_state": "active", "enabled": True}}
+    disabled = {"systemd/unit/a.service": {"active_state": "active", "enabled": False}}
+    stopped = {"systemd/unit/a.service": {"active_state": "inactive", "enabled": False}}
+    started = {"systemd/unit/a.service": {**stopped["systemd/unit/a.service"], "exec": "/x"}}
+    kinds = ["systemd/unit", "files/file"]
+    async with checking(tmp_path, is_new=True) as host:
+        await host.observe({**enabled, file: {"mode": "0644"}}, kinds, Cause("first"))
+        await host.declare(declared, tmp_path)
+        await host.until(2000)
+        await host.observe({**disabled, file: {"missing": True}}, kinds, Cause("reload"))
+        await host.until(2005)
+        await host.observe({**stopped, file: {"missing": True}}, kinds, Cause("job:9 stop"))
+        await host.until(2010)
+        # another field of the unit
+        await host.observe({**started, file: {"missing": True}}, kinds, Cause("job:10 reload"))
+        await host.until(2020)
+        object_ids = [ObjectId("systemd", "unit", "a"), ObjectId("files", "file", "/etc/a")]
+        assert host.tracker.transitions.counted.keys() == {*object_ids}
+        found = await host.tracker.origins([*object_ids, ObjectId("systemd", "unit", "none")])
+        causes = {t: {name: row.cause for name, row in rows.items()} for t, rows in found.items()}
+        assert causes == {
+            object_ids[0]: {"active_state": "job:9 stop", "enabled": "reload"},
+            object_ids[1]: {"presence": "reload"},
+        }
+        ats = [found[object_ids[0]][name].at for name in ("enabled", "active_state")]
+        assert 4 < (ats[1] - ats[0]) / 1e6 < 6

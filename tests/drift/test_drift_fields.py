@@ -1,6 +1,8 @@
 """Which declared fields differ from what was observed, whatever their spelling."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -240,6 +242,42 @@ def test_a_file_that_others_may_write_to_is_a_warning(observed: str, severity: s
     (found,) = compare(row, {"mode": "0644"}, {"mode": observed})
     assert found.severity.word == severity
     assert compare(row, {"mode": "0666"}, {"mode": "0664"})[0].severity.word == "notice"
+
+
+@pytest.mark.parametrize(
+    ("path", "declared", "observed", "word"),
+    [
+        # the content, by each of the fields that show an edit
+        ("/etc/ssh/sshd_config", {"modified": False}, {"modified": True}, "warning"),
+        ("/etc/pam.d/common-auth", {"sha256": "a"}, {"sha256": "b"}, "warning"),
+        ("/etc/sudoers", {"size": 1714}, {"size": 1718}, "warning"),
+        ("/etc/sudoers.d/bob", {"written_at": "x"}, {"written_at": "y"}, "warning"),
+        ("/etc/ssh/authorized_keys/bob", {"sha256": "a"}, {"sha256": "b"}, "warning"),
+        ("/etc/cron.d/e2scrub", {"sha256": "a"}, {"sha256": "b"}, "warning"),
+        ("/etc/nginx/nginx.conf", {"modified": False}, {"modified": True}, "notice"),
+        ("/etc/ssh/ssh_config", {"modified": False}, {"modified": True}, "notice"),
+        # more bits of the mode, but not fewer
+        ("/etc/sudoers", {"mode": "0440"}, {"mode": "0444"}, "warning"),
+        ("/etc/shadow", {"permissions": "0640"}, {"mode": "0644"}, "warning"),
+        ("/etc/hosts.allow", {"mode": "0644"}, {"mode": "0600"}, "notice"),
+        ("/etc/nginx/nginx.conf", {"mode": "0640"}, {"mode": "0644"}, "notice"),
+    ],
+)
+def test_an_edit_of_a_file_that_decides_who_may_become_root_is_worse(
+    path: str, declared: dict[str, Any], observed: dict[str, Any], word: str
+) -> None:
+    """Files that decide about access differ by a warning, other configuration by a notice."""
+    row = rule_table.of_declared(("files", "file"))
+    (found,) = compare(row, declared, observed, path)
+    assert found.severity.word == word
+
+
+def test_the_documentation_names_each_sensitive_file() -> None:
+    """The table of files whose edits are a warning is the same in docs/drift.md."""
+    text = Path("docs/drift.md").read_text()
+    told = re.search(r"^\| who may become root \|.*?\n\n", text, re.DOTALL | re.MULTILINE)
+    assert told
+    assert set(re.findall(r"`(.+?)`", told[0])) == set(word_values.SENSITIVE)
 
 
 def test_commands_have_an_order() -> None:

@@ -194,4 +194,8 @@ def test_pages_of_drift_are_those_of_the_whole(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline, whole
             assert [*page(0, 2), *page(2, 2), *page(4, 2)] == whole
             assert page(5, 2) == []
+            # when each became so, and by what
+            (field,) = whole[0]["fields"]
+            assert field["cause"].startswith("bus:")
+            assert 0 <= time.time() - field["at"] / 1e6 < PATIENCE_SECONDS
     bus.kill()

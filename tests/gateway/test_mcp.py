@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import unicodedata
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ from mcp.shared.exceptions import MCPError
 
 from opdbus.gateway.mcp import tool_limits
 from opdbus.gateway.mcp.host_text import BEGIN, END, clean, clean_value
+from opdbus.gateway.mcp.object_tools import drift_rows
 from opdbus.gateway.mcp.tool_answers import estimate_tokens
 
 ERAS = ("auto", "legacy")
@@ -378,3 +380,17 @@ def test_administrators_questions_cost_little(
     answer = call(host, tool, **given)
     assert not answer.is_error
     assert estimate_tokens(whole(answer)) <= 2000, text_of(answer)
+
+
+def test_drift_says_who_made_it() -> None:
+    """Name in a row of drift when each field changed and who did that, where it is known."""
+    fields = [("enabled", "true", "false", "warning"), ("mode", '"1"', '"2"', "notice")]
+    row = ("/org/opdbus/state/systemd/unit/a", "drift", "warning", 9, 0.0, fields)
+    change = {"at": 1_800_000_000_000_000, "cause": "reload", "by": "bob with sudo halt"}
+    (told,) = drift_rows([row], [{"enabled": change}])
+    assert re.search(
+        r"enabled declared true, observed false, since \S+ \d+ .+ by bob with sudo halt; mode",
+        told.text,
+    )
+    (plain,) = drift_rows([row])
+    assert "since" not in plain.text

@@ -160,6 +160,11 @@ async def test_only_what_everybody_may_read_is_read(here: Path) -> None:
         for path in (secret, inside):
             shown = await host.until_shown(f"files/file/{path}", readable=False)
             assert shown.keys().isdisjoint({"sha256", "modified"})
+        # a write shows, even where it leaves the size
+        secret.write_text("Port 22\n")
+        os.utime(secret, ns=(0, 86400_000_000_000 + 5000))
+        written = "1970-01-02T00:00:00.000005Z"
+        await host.until_shown(f"files/file/{secret}", size=8, written_at=written)
         secret.chmod(0o644)
         await host.until_shown(f"files/file/{secret}", modified=False)
 

@@ -1,5 +1,8 @@
 """The observer of the host itself, on files of its own and a fake systemd."""
 
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -307,7 +310,9 @@ def test_the_real_time_zone() -> None:
 @pytest.mark.parametrize(
     ("file", "kernel", "name"),
     [
-        ("\n  # ours\n\talder \r\n", "x\n", "alder"),
+        ("\n  # ours\n\talder \r\n", "(none)\n", "alder"),
+        ("alder\n", None, "alder"),
+        ("alder\n", "birch\n", "birch"),
         ("# nothing\n", "birch\n", "birch"),
         (None, "birch\n", "birch"),
         (None, "(none)\n", None),
@@ -317,7 +322,7 @@ def test_the_real_time_zone() -> None:
 def test_the_name_of_the_host(
     tmp_path: Path, file: str | None, kernel: str | None, name: str | None
 ) -> None:
-    """The name is that of the file, else the kernel's; a host without one has none."""
+    """The name is the kernel's, else that of the file; a host without one has none."""
     for path, text in {"etc/hostname": file, "proc/sys/kernel/hostname": kernel}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         if text is not None:
@@ -325,6 +330,32 @@ def test_the_name_of_the_host(
     facts = host_facts.read_hostname(tmp_path, Skipped())
     assert facts.get("hostname") == name
     assert ("not known" in str(facts["description"])) is (name is None)
+    static = "alder" if (file, kernel) == ("alder\n", "birch\n") else None
+    assert facts.get("static_hostname") == static
+    assert ("/etc/hostname has another name: alder" in str(facts["description"])) is bool(static)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have a name of its own")
+def test_the_name_in_force_is_followed() -> None:
+    """A host that is renamed without a file says so as soon as the kernel does."""
+    program = """if True:
+        import asyncio, pathlib, socket
+        from opdbus.observe.core.file_reading import changes_of_kernel
+        async def main():
+            path = pathlib.Path("/proc/sys/kernel/hostname")
+            async with asyncio.timeout(20):
+                async for _ in changes_of_kernel(path):
+                    if (name := path.read_text().strip()) == "birch":
+                        return
+                    socket.sethostname("birch" if name == "alder" else "alder")
+        asyncio.run(main())
+        print(socket.gethostname())
+    """
+    command = ("unshare", "--uts", sys.executable, "-c", program)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.stderr.startswith("unshare:"):
+        pytest.skip("this root may not have a name of its own")
+    assert (done.stdout, done.stderr) == ("birch\n", "")
 
 
 def test_a_language_that_no_file_names(tmp_path: Path) -> None:

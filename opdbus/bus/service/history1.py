@@ -308,15 +308,22 @@ def _wire(row: Row, known: Attribution, believed: Collection[int]) -> dict[str, 
         found["believed"] = attribution.is_believed(believed, row)
     if row.text_distance is not None:
         found["moved"] = row.text_distance
+    found |= wire_authors(known)
+    if failure := known.failure:
+        found |= {"why": failure.why, "lines": Typed("as", list(failure.lines))}
+        found["why_row"] = Typed("t", failure.seq)
+    return found
+
+
+def wire_authors(known: Attribution) -> dict[str, Plain]:
+    """Return who made a change, or who was root meanwhile, in the format of the bus."""
+    found: dict[str, Plain] = {}
     if known.by:
         found |= {"by": str(known.by), "by_row": Typed("t", known.by.seq)}
     if known.meanwhile:
         found["as_root"] = Typed("a(st)", [(str(act), act.at) for act in known.meanwhile])
     if known.others:
         found["as_root_others"] = Typed("u", known.others)
-    if failure := known.failure:
-        found |= {"why": failure.why, "lines": Typed("as", list(failure.lines))}
-        found["why_row"] = Typed("t", failure.seq)
     return found
 
 

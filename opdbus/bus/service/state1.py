@@ -15,6 +15,7 @@ from opdbus.bus.service.answers import Answers
 from opdbus.bus.service.bulk import Bulk
 from opdbus.bus.service.call_options import MAX_LIMIT, Given, Options, one_of, page, require_range
 from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.history1 import wire_authors
 from opdbus.bus.service.insight_rows import WireCluster, WireOutlier, clusters, outliers
 from opdbus.bus.service.object1 import (
     FILTERS,
@@ -28,7 +29,7 @@ from opdbus.bus.service.object1 import (
     object_vector,
 )
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.bus.transport.values import Plain
+from opdbus.bus.transport.values import Plain, Typed
 from opdbus.config import SEVERITIES
 from opdbus.drift import drift_report, pairs
 from opdbus.drift.baseline import BaselineEntry, Scope
@@ -39,7 +40,8 @@ from opdbus.drift.unobserved import MOST_NAMES
 from opdbus.errors import InvalidArgs
 from opdbus.history import acts
 from opdbus.index.catalogue import short_names
-from opdbus.index.changes import history_reader
+from opdbus.index.changes import attribution, history_reader
+from opdbus.index.changes.attribution import Attribution
 from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
 from opdbus.index.ranking.scores import MODES
@@ -69,6 +71,8 @@ _MAX_COLUMNS: Final = 64
 _FAILED: Final = "failed"
 # Objects of a call for a baseline: each takes about 0.2 ms.
 _MAX_BASELINE: Final = 1000
+# Objects of a call for who made them drift: history is read for each.
+_MAX_ORIGINS: Final = 100
 _SIDES: Final = ("Declared", "Observed")
 _KIND_ID: Final = ("plugin", "kind")
 _NOTES: Final = frozenset((acts.USER, acts.FAILURE))
@@ -318,6 +322,31 @@ class StateInterface:
         if "limit" not in wanted:
             require_small(found, "ask for a part of them with offset and limit")
         return found
+
+    async def drift_origins(
+        self, _caller: Caller, objects: Sequence[str], options: Given
+    ) -> list[dict[str, dict[str, Plain]]]:
+        """Return of each drifted object the change that made each field differ."""
+        Options(options, {})
+        if len(objects) > _MAX_ORIGINS:
+            raise InvalidArgs(f"ask for at most {_MAX_ORIGINS} objects, not {len(objects)}")
+        object_ids = await each(object_id_at, objects)
+        origins = await self._drifts.origins(object_ids)
+        rows = {row.seq: row for found in origins.values() for row in found.values()}
+        known = await attribution.attribute(self._memory, [*rows.values()])
+        wire = {
+            seq: {
+                "seq": Typed("t", seq),
+                "at": Typed("t", row.at),
+                "cause": row.cause,
+                **wire_authors(known.get(seq, Attribution())),
+            }
+            for seq, row in rows.items()
+        }
+        return [
+            {name: wire[row.seq] for name, row in origins.get(object_id, {}).items()}
+            for object_id in object_ids
+        ]
 
     async def unobserved(self, _caller: Caller, options: Given) -> list[WireUnobserved]:
         """Return declared objects and fields that cannot be compared."""

@@ -59,6 +59,8 @@ class Facts:
     at: float = 0.0
     changes: Changes = field(default_factory=Changes)
     drifts: Sequence[Row] = ()
+    # the failed units: their number and the first names
+    failed: tuple[int, Sequence[str]] = (0, ())
     rate: float | None = None
     trouble: str = ""
 
@@ -87,11 +89,13 @@ _SECONDS: Final = 1.0
 # Delays between attempts to reach a bus, and to read after access was denied.
 _RETRY_SECONDS: Final = 2.0
 _REFUSED_SECONDS: Final = 60.0
-# Limits: changes in all, new and older changes read in a second, and drift rows.
+# Limits: changes in all, new and older changes read in a second, drift rows, and failed
+# units.
 _MOST_CHANGES: Final = 1000
 _MOST_NEW: Final = 50
 _MOST_OLD: Final = 200
 _MOST_DRIFTS: Final = 100
+_MOST_FAILED: Final = 10
 # Fewer lines than this do not fill a screen.
 _FEW_LINES: Final = 20
 # Kinds of rows about drift.
@@ -139,6 +143,8 @@ class Feed:
             news["changes"] = await self._changes(client, is_anew="NameOwnerChanged" in signals)
         elif self._is_scant():
             news["changes"] = await self._older(client)
+        if "Recorded" in signals:
+            news["failed"] = await client.failed_units(_MOST_FAILED)
         if "DriftDetected" in signals or self._has_drifted(news):
             news["drifts"] = await client.drift({}, _MOST_DRIFTS)
         rate = self._rate.count(time.monotonic(), values["Texts"])
@@ -213,8 +219,8 @@ class Feed:
                 self._received_signals |= _EVERYTHING
                 self._say(trouble=WAITING)
             except AccessDenied as error:
-                trouble = f"{_NOT_SHOWN}: {error}"
-                self._say(values={}, at=0.0, changes=Changes(), drifts=(), trouble=trouble)
+                self.facts = Facts(self.facts.host)
+                self._say(trouble=f"{_NOT_SHOWN}: {error}")
                 await self._wait_for_restart(_REFUSED_SECONDS)
                 self._received_signals |= _EVERYTHING
             except OpDbusError as error:

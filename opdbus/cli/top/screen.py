@@ -204,6 +204,8 @@ def _summary(facts: Facts, rows: int, now: float) -> list[Line]:
         labelled.append(("proven", [f"{age}: {status.describe_proof(proof)}"]))
     faults = [values["LastError"], *(blame(*row) for row in values["Fallbacks"])]
     labelled += [("! fault", [Piece(text, "red")]) for text in faults if text]
+    if failed := status.describe_failed(*facts.failed):
+        labelled.append(("! failed", [Piece(failed, "red")]))
     if unknown := status.missing_properties(values):
         labelled.append(("! unknown", [Piece(unknown, "yellow")]))
     labelled.append(("work", [", ".join(_describe_work(values, facts.rate))]))

@@ -118,7 +118,9 @@ class ChangeTools:
         found = await client.drift(wanted, limit + 1, offset)
         notes = [] if found or offset else ["nothing that is compared is other than declared"]
         notes += await _describe_gaps(client) if not offset else []
-        rows = [*drift_rows(found[: limit + 1])]
+        found = found[: limit + 1]
+        origins = await client.drift_origins([row[0] for row in found])
+        rows = [*drift_rows(found, origins)]
         return make_page(rows, "\n".join(notes), offset, limit)
 
     async def status(self) -> Result:

@@ -18,6 +18,7 @@ from opdbus.gateway.mcp.tool_arguments import (
 )
 from opdbus.platform import timestamps
 from opdbus.state import conditions
+from opdbus.wording.change_lines import describe_origin
 
 # Rows of a page.
 Limit = Annotated[int, Field(ge=1, le=100)]
@@ -118,18 +119,23 @@ def status_rows(status: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def drift_rows(drifts: Sequence[Sequence[Any]]) -> Iterator[Row]:
-    """Yield a row for each object of a drift report."""
-    for path, what, severity, since, _, fields in drifts:
-        parts = [
-            f"{name} declared {_json_said(one)}, observed {_json_said(other)}"
-            for name, one, other, _ in fields
-        ]
+def drift_rows(
+    drifts: Sequence[Sequence[Any]], origins: Sequence[Mapping[str, Mapping[str, Any]]] = ()
+) -> Iterator[Row]:
+    """Yield a row for each object of a drift report, with who made its fields differ."""
+    for row, own in zip(drifts, origins or [{}] * len(drifts), strict=True):
+        path, what, severity, since, _, fields = row
+        parts, sides = [], []
+        for field, one, other, _ in fields:
+            side = {"field": field, "declared": _parse(one), "observed": _parse(other)}
+            text = f"{field} declared {_json_said(one)}, observed {_json_said(other)}"
+            if change := own.get(field):
+                text += f", {describe_origin(change)}"
+                side["since"] = change_rows.format_time(change["at"])
+                side |= {key: change[key] for key in ("by",) if key in change}
+            parts.append(text)
+            sides.append(side)
         name = object_name(path)
-        sides = [
-            {"field": field, "declared": _parse(one), "observed": _parse(other)}
-            for field, one, other, _ in fields
-        ]
         yield make_row(
             f"{severity} {name}: {'; '.join(parts)}",
             object=name,

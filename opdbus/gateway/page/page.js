@@ -261,7 +261,7 @@ function advice(drift) {
 }
 
 function driftRow(drift) {
-  const lines = drift.fields.map((each) => el("p", { class: each.severity }, el("b", null, plain(each.path)), " declared ", el("code", null, short(each.declared, 200) || "none"), ", observed ", el("code", null, short(each.observed, 200) || "none")));
+  const lines = drift.fields.map((each) => el("p", { class: each.severity }, each.difference ? el("b", null, each.difference) : [el("b", null, plain(each.path)), " declared ", el("code", null, short(each.declared, 200) || "none"), ", observed ", el("code", null, short(each.observed, 200) || "none")], each.origin && el("span", { class: "soft" }, `, ${each.origin}`)));
   return el("li", { class: `drift ${drift.severity}` },
     el("div", null, link(drift), " ", kindOf(drift), drift.class === "intended" ? el("span", { class: "chip" }, "newly declared") : null,
       drift.since ? el("small", { class: "soft" }, ` for ${age(1000 * drift.since).replace(" ago", "").replace("just now", "less than a minute")}`) : null),
@@ -527,7 +527,7 @@ async function overview(signal) {
   el("p", { class: "soft" }, "Try: ", ["what sends mail?", "what failed?", "what changed since yesterday?", "is this host as declared?", "which disks are full?"].map((each, n) => [n ? " · " : "", el("a", { href: address("ask", { q: each }) }, each)])),
   el("div", { class: "columns" },
     el("section", null, el("h2", null, el("a", { href: "#/drift" }, "Worst drift")), drift.drifts.length ? el("ul", { class: "plain" }, drift.drifts.map((each) => el("li", { class: `line ${each.severity}` }, el("span", { class: `chip ${each.severity}` }, each.severity), " ", link(each), " ", kindOf(each),
-      el("p", { class: "soft" }, first(each.fields.map((field) => `${field.path === "presence" ? "" : `${plain(field.path)} `}declared ${short(field.declared, 40) || "none"}, observed ${short(field.observed, 40) || "none"}`), 2, "; "))))) : el("p", { class: "empty good" }, "None.")),
+      el("p", { class: "soft" }, first(each.fields.map((field) => `${field.difference || `${field.path === "presence" ? "" : `${plain(field.path)} `}declared ${short(field.declared, 40) || "none"}, observed ${short(field.observed, 40) || "none"}`}${field.origin ? `, ${field.origin}` : ""}`), 2, "; "))))) : el("p", { class: "empty good" }, "None.")),
     el("section", null, el("h2", null, el("a", { href: "#/changes" }, "Latest changes")), changeList(linesOf(recent))))];
   if (broken.length) nodes.splice(2, 0, el("section", null, el("h2", null, el("a", { href: address("objects", { where: FAILED }) }, "Failed")), el("ul", { class: "plain" }, broken.map((each) => el("li", { class: "line" },
     link(each), " ", kindOf(each), el("p", { class: "soft" }, each.failed_at ? [time(each.failed_at / 1000), each.failed_why && `: ${short(each.failed_why, 300)}`] : null))))));

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import select
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -105,3 +106,22 @@ def files_in(folder: Path) -> list[Path]:
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []
+
+
+async def changes_of_kernel(path: Path) -> AsyncGenerator[None]:
+    """Yield at once, and after each change that the kernel announces of a file of /proc."""
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with select.epoll() as poll, path.open("rb") as file:
+        # the file is always readable: epoll reports a change as an exceptional event
+        with suppress(PermissionError):  # a plain file, in tests
+            poll.register(file, select.EPOLLPRI | select.EPOLLERR)
+        loop.add_reader(poll.fileno(), changed.set)
+        try:
+            while True:
+                changed.clear()
+                poll.poll(0)
+                yield
+                await changed.wait()
+        finally:
+            loop.remove_reader(poll.fileno())

@@ -380,14 +380,9 @@ class Examiner:
             return {"missing": True}
         except (OSError, ValueError):
             return {"readable": False}
-        try:
-            modified = datetime.fromtimestamp(int(status.st_mtime), UTC)
-            modified_at = modified.isoformat().replace("+00:00", "Z")
-        except (OverflowError, ValueError, OSError):
-            modified_at = ""  # not a year that datetime supports
         found: dict[str, Json] = {
             "mode": f"{stat.S_IMODE(status.st_mode):04o}",
-            "modified_at": modified_at,
+            "modified_at": _format_time(int(status.st_mtime)),
         }
         # the sandbox shows all other users as nobody, and without root among its users root too
         if status.st_uid != 0 and self._is_root_known:
@@ -395,14 +390,16 @@ class Examiner:
         if not stat.S_ISREG(status.st_mode):
             return found | {"regular": False}
         found["size"] = status.st_size
+        # what shows an edit of a file whose content is not read
+        written = {"written_at": _format_time(status.st_mtime_ns / 1e9)}
         try:
             if not (status.st_mode & stat.S_IROTH and folders.are_open(path)):
-                return found | {"readable": False}
+                return found | written | {"readable": False}
             if status.st_size > min(_MAX_HASHED_BYTES, self._left):
-                return found | {"too_large": True}
+                return found | written | {"too_large": True}
             digests = self._digests(path, status)
         except OSError:
-            return found | {"readable": False}
+            return found | written | {"readable": False}
         found["sha256"] = digests.sha256
         if md5:
             found["modified"] = digests.md5 != md5
@@ -419,6 +416,14 @@ class Examiner:
             known = _Digests(signature, hashlib.sha256(content).hexdigest(), md5)
             self._known[path] = known
         return known
+
+
+def _format_time(at: float) -> str:
+    """Return a time in UTC, or nothing for a year that datetime does not support."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 class _Folders:

@@ -1,5 +1,6 @@
 """Observer of facts about the host: name, time, language, distribution, kernel and hardware."""
 
+import asyncio
 import csv
 import os
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from opdbus.observe.core.file_reading import in_thread, read_at_most, text_of
+from opdbus.observe.core.file_reading import changes_of_kernel, in_thread, read_at_most, text_of
 from opdbus.observe.core.report import Absent, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.systemd import pid1
@@ -64,6 +65,8 @@ _TIMESYNCD: Final = "systemd-timesyncd.service"
 _OF_LOCALE: Final = (
     "etc/locale.conf", "etc/default/locale", "etc/default/keyboard", "etc/vconsole.conf",
 )  # fmt: skip
+# The name in force; it may come from the network, or be set until the next boot.
+_NAME_IN_FORCE: Final = "proc/sys/kernel/hostname"
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 # The kernel's host name before one is set.
 _NO_NAME: Final = "(none)"
@@ -135,17 +138,27 @@ class HostFacts:
                     ended = pid1.of_manager("JobRemoved")
                     await systemd.subscribe(*(f"{ended},arg2='{name}'" for name in _CLOCKS))
                     await until_first_ends(
-                        self._follow_files(report, systemd), self._follow_clock(report, systemd)
+                        self._follow_files(report, systemd),
+                        self._follow_name(report, systemd),
+                        self._follow_clock(report, systemd),
                     )
             except Absent as error:
                 report.busy(f"what only systemd knows is not observed: {error}")
                 async with at_most(_RETRY_SECONDS):
-                    await self._follow_files(report, None)
+                    await until_first_ends(
+                        self._follow_files(report, None), self._follow_name(report, None)
+                    )
 
     async def _follow_files(self, report: Report, systemd: Pid1 | None) -> None:
         files = [self.root / name for name in _FILES]
         async for _ in changes(*files, settle=_SETTLE_SECONDS):
             await self._report(report, systemd)
+
+    async def _follow_name(self, report: Report, systemd: Pid1 | None) -> None:
+        with suppress(OSError):
+            async for _ in changes_of_kernel(self.root / _NAME_IN_FORCE):
+                await self._report(report, systemd)
+        await asyncio.Event().wait()  # there is no such file to follow
 
     async def _follow_clock(self, report: Report, systemd: Pid1) -> None:
         async for _ in systemd.bursts():
@@ -175,16 +188,21 @@ class HostFacts:
 
 
 def read_hostname(root: Path, skipped: Skipped) -> Facts:
-    """Return the host name, and the administrator's description in machine-info."""
+    """Return the host name in force, the one of the file, and what machine-info says of the host.
+
+    The file gives the name at a boot. `hostname`, DHCP or a hypervisor may have set another one.
+    """
     lines = map(_strip, split_lines(text_of(root / "etc/hostname", skipped=skipped)))
-    name = next((line for line in lines if line and not line.startswith("#")), "")
-    # without the file: the name from the network or the hypervisor
-    name = name or _strip(text_of(root / "proc/sys/kernel/hostname", skipped=skipped))
+    static = next((line for line in lines if line and not line.startswith("#")), "")
+    name = _strip(text_of(root / _NAME_IN_FORCE, skipped=skipped))
+    name = static if name in {"", _NO_NAME} else name
     info = _rename(_assignments(root / "etc/machine-info", skipped), _MACHINE_INFO)
-    is_known = name not in {"", _NO_NAME}
-    words = [f"this host is called {name}" if is_known else "the name of this host is not known"]
+    words = [f"this host is called {name}" if name else "the name of this host is not known"]
+    named = {"hostname": name} if name else {}
+    if static not in {"", name}:
+        named["static_hostname"] = static
+        words.append(f"/etc/hostname has another name: {static}")
     words += [f"{key.replace('_', ' ')} {value}" for key, value in info.items()]
-    named = {"hostname": name} if is_known else {}
     return {"description": ", ".join(words), **named, **info}
 
 

@@ -1,15 +1,12 @@
 """Lists of mounted file systems, from systemd or from /proc/self/mountinfo."""
 
-import asyncio
 import re
-import select
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from opdbus.observe.core.file_reading import in_thread, text_of
+from opdbus.observe.core.file_reading import changes_of_kernel, in_thread, text_of
 from opdbus.observe.core.report import Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.systemd import pid1
@@ -96,26 +93,13 @@ def parse_mountinfo(
 
 async def follow_mountinfo(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mount]]:
     """Yield the mounts that this process sees, at once and after each change."""
-    changed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    with mountinfo.open("rb") as file, select.epoll() as poll:
-        # the file is always readable: epoll reports a change as an exceptional event
-        with suppress(PermissionError):  # a plain file, in tests
-            poll.register(file, select.EPOLLPRI | select.EPOLLERR)
-        loop.add_reader(poll.fileno(), changed.set)
-        try:
-            while True:
-                changed.clear()
-                poll.poll(0)
-                skipped = Skipped()
-                text = await in_thread(partial(text_of, mountinfo, skipped=skipped))
-                found = parse_mountinfo(text, path=mountinfo, skipped=skipped)
-                report.skip("mount", skipped)
-                # of several mounts on one path, the last hides the others
-                yield list({mount.path: mount for mount in found.values()}.values())
-                await changed.wait()
-        finally:
-            loop.remove_reader(poll.fileno())
+    async for _ in changes_of_kernel(mountinfo):
+        skipped = Skipped()
+        text = await in_thread(partial(text_of, mountinfo, skipped=skipped))
+        found = parse_mountinfo(text, path=mountinfo, skipped=skipped)
+        report.skip("mount", skipped)
+        # of several mounts on one path, the last hides the others
+        yield list({mount.path: mount for mount in found.values()}.values())
 
 
 class SystemdMounts:
