@@ -187,7 +187,11 @@ async def similarity(asked: SimilarityRequest, request: Request, calls: Calls) -
         request, [source, *texts], None, may_cut=asked.parameters.truncate is not False
     )
     headers = served_headers(found)
-    return Response(json.dumps(await asyncio.to_thread(_cosines, found)), media_type="application/json", headers=headers)
+    return Response(
+        json.dumps(await asyncio.to_thread(_cosines, found)),
+        media_type="application/json",
+        headers=headers,
+    )
 
 
 @router.get("/info")
