@@ -139,6 +139,11 @@ def events_of(change: Change) -> str:
     return ", ".join(dict.fromkeys(filter(None, ", ".join(found).split(", ")))) or "changed"
 
 
+def comings_of(kind: str) -> tuple[str, ...]:
+    """Return the events by which an object of a kind comes into being."""
+    return "added", *filter(None, _COMINGS.get(kind, ("",))[:1])
+
+
 def _is_same_content(change: Change) -> bool:
     """Return whether no field shows that the content of a changed file changed."""
     # a field that was read only before or only after may be unchanged; without values it is unknown
@@ -267,7 +272,8 @@ def _state(_before: Json, after: Json) -> str:
 
 def _status(before: Json, after: Json) -> str:
     if after == "installed":
-        return "installed"
+        # triggers of a package that is installed wait for the end of a run
+        return "" if str(before).startswith("triggers-") else "installed"
     return "removed" if before == "installed" else _state(before, after)
 
 

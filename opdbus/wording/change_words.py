@@ -507,7 +507,8 @@ def _describe_package(values: FieldValues, _cause: str) -> tuple[str, str] | Non
         more += [describe_fields(rest)] if rest else []
         return ", ".join([verb, *more]), f"{'' if more else ' '}{before} -> {after}"
     if values["status"].after == "installed" and not after:
-        return "installed", ""
+        has_waited = values["status"].before.startswith("triggers-")
+        return ("ran its triggers" if has_waited else "installed"), ""
     return (on_hold, "") if values.keys() == {"on_hold"} else None
 
 

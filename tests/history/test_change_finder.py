@@ -186,6 +186,24 @@ async def test_what_happens_again_and_again_is_one_answer(day: Day) -> None:
 
 
 @on_a_day()
+async def test_what_happened_before_the_history_begins(day: Day) -> None:
+    """What was there at the first listing was installed before; a later time is kept."""
+    await day.see("package", "shopd", FIRST, version="1.0")
+    await day.see("unit", "shopd.service", FIRST, **ON)
+    await day.see("package", "mail", version="1.0")
+    for event, said in (
+        ("installed shopd", "shopd was installed before the history begins .at 2027-01-15"),
+        ("shopd was removed", "shopd has not been removed in the history"),
+        ("shopd.service started", "shopd.service has not started in the history"),
+    ):
+        with pytest.raises(NotKept, match=said):
+            await day.finder.before(event, Filter(), 9)
+    later = Filter(since=1_800_000_100_000_000)
+    with pytest.raises(NotKept, match="shopd has not been installed in the history"):
+        await day.finder.before("installed shopd", later, 9)
+
+
+@on_a_day()
 async def test_what_never_happened_is_said_to_be_so(day: Day) -> None:
     """Name the object that an event is of, and lead to no other one to which it happened."""
     await day.see("lamp", "lamp", FIRST, colour="red")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.observing import Host, observed
+from harness.observing import Host, history, observed, rows
 
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.observe.core.report import Observer
@@ -139,6 +139,9 @@ def test_a_package_that_is_being_installed(here: Path) -> None:
     install(here, {path: md5}, "install ok half-configured")
     (origin,) = ConfigFileLists(sources(here)).list().origins.values()
     assert origin.md5 == ""
+    install(here, {path: md5}, "install ok triggers-pending")
+    (origin,) = ConfigFileLists(sources(here)).list().origins.values()
+    assert origin.md5 == md5
     install(here, {path: f"{md5} obsolete"})
     (origin,) = ConfigFileLists(sources(here)).list().origins.values()
     assert (origin.md5, origin.is_obsolete) == (md5, True)
@@ -146,6 +149,21 @@ def test_a_package_that_is_being_installed(here: Path) -> None:
     listing = ConfigFileLists(sources(here)).list()
     assert len(listing.origins) == MAX_FILES
     assert "more than 10,000 files" in listing.limited
+
+
+async def test_what_is_first_read_is_no_change(here: Path) -> None:
+    """That a package's sum becomes known is no change of a file; that it is edited is one."""
+    path, md5 = configuration(here)
+    install(here, {path: md5}, "install ok half-configured")
+    async with watched(here) as host:
+        assert "modified" not in await host.until_shown(f"files/file/{path}", size=8)
+        install(here, {path: md5})
+        await host.until_shown(f"files/file/{path}", modified=False)
+        assert [what for what, *_ in rows(here, str(path))] == ["appeared"]
+        path.write_text("Port 23\n")
+        await host.until_shown(f"files/file/{path}", modified=True)
+        changed = [row["fields"] for row in history(here) if row["what"] == "changed"]
+        assert [{path[0] for path, *_ in fields} for fields in changed] == [{"sha256", "modified"}]
 
 
 async def test_only_what_everybody_may_read_is_read(here: Path) -> None:

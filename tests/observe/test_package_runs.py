@@ -60,9 +60,9 @@ class Fake:
 
 
 @asynccontextmanager
-async def watched(folder: Path) -> AsyncIterator[tuple[Fake, Host]]:
+async def watched(folder: Path, fake: Fake | None = None) -> AsyncIterator[tuple[Fake, Host]]:
     """Observe its packages."""
-    fake = Fake(folder)
+    fake = fake or Fake(folder)
     places = Places(folder, folder / "dpkg", folder, "no-rpm", ())
     packages = Packages(places, folder / "states", folder / "log")
 
@@ -242,3 +242,54 @@ async def test_nobody_waits_for_a_run_that_is_not_seen(tmp_path: Path) -> None:
         fake.log("apt/history.log", END)
         await host.until(lambda: host.status.state == "absent")
         await asyncio.wait_for(fake.reports[0].causes.run_over(), 5.0)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_run_that_began_before(tmp_path: Path, *, is_over: bool) -> None:
+    """A run that starts op-dbus is the cause of what it installs; triggers install nothing.
+
+    A package is half-configured while it is installed, and again while its triggers run.
+    """
+    fake = Fake(tmp_path)
+    fake.log("apt/history.log", APT + END * is_over)
+    fake.log("dpkg.log", BEGUN)
+    updates = tmp_path / "dpkg" / "updates"
+    updates.mkdir()
+    if not is_over:
+        (updates / "0001").touch()
+    trigger = paragraph("mandb", "install ok half-configured") + "Config-Version: 1.2-3\n"
+    states = {
+        "tool": paragraph("tool", "install ok half-configured"),
+        "mandb": trigger.replace("\n\n", "\n"),
+        "bus": paragraph("bus", "install ok triggers-pending"),
+        "init": paragraph("init", "install ok triggers-awaited"),
+    }
+    status = tmp_path / "dpkg" / "status"
+    status.write_text("\n".join(text.strip() + "\n" for text in states.values()))
+    async with watched(tmp_path, fake) as (_, host):
+        shown = await host.properties("packages/package/mandb")
+        assert shown["status"] == ("half-configured" if is_over else "installed")
+        assert fake.run == ("" if is_over else RUN)
+        fake.write(*states)
+        (updates / "0001").unlink(missing_ok=True)
+        fake.log("apt/history.log", END)
+        cause = await until(host, tmp_path, "tool", "changed")
+        assert is_over or cause == RUN
+        await host.until_shown("packages/package/mandb", status="installed")
+        for name in {*states} - {"tool"}:
+            assert len(rows(tmp_path, name)) == 1 + is_over
+
+
+async def test_triggers_that_failed(tmp_path: Path) -> None:
+    """What a run leaves half-configured is written when it is over."""
+    fake = Fake(tmp_path)
+    fake.log("apt/history.log", APT)
+    updates = tmp_path / "dpkg" / "updates"
+    updates.mkdir()
+    (updates / "0001").touch()
+    fake.write("tool", status="install ok triggers-pending")
+    async with watched(tmp_path, fake) as (_, host):
+        assert (await host.properties("packages/package/tool"))["status"] == "installed"
+        fake.log("apt/history.log", END)
+        assert await until(host, tmp_path, "tool", "changed") == RUN
+        await host.until_shown("packages/package/tool", status="triggers-pending")

@@ -13,8 +13,9 @@ from typing import Final
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import NotKept, UnknownObject
-from opdbus.history import event_questions, jobs, row_filter
+from opdbus.history import change_sentence, event_questions, jobs, row_filter
 from opdbus.history.acts import USER
+from opdbus.history.change import FIRST
 from opdbus.history.row_filter import Clause, Filter, Row
 from opdbus.history.sentence_table import Block, SentenceHit
 from opdbus.index.changes import (
@@ -71,6 +72,8 @@ MOST_FOLLOWING: Final = 20
 _OF_RUNS: Final = frozenset(
     "failed killed stopped started restarted reloaded enabled disabled masked unmasked".split()
 )
+# First listings of objects of a name that are read.
+_MOST_LISTED: Final = 100
 # Verbs in the active voice: `has not failed`, but `has not been removed`.
 _ACTIVE: Final = frozenset(
     (
@@ -334,7 +337,16 @@ class ChangeFinder:
             else ""
         )
         since = await self._begin(wanted)
+        if await self._was_listed_first(verb, wanted):
+            has = "has" if verb in _ACTIVE else "was"
+            raise NotKept(f"{name} {has} {verb} before the history begins (at {since})")
         raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
+
+    async def _was_listed_first(self, verb: str, wanted: Filter) -> bool:
+        """Return whether an object that an event brings was there at its first listing."""
+        listed = replace(wanted, cause=FIRST, what="appeared", has_first=True)
+        rows = await history_reader.first_rows(self._memory, listed, _MOST_LISTED)
+        return any(verb in change_sentence.comings_of(row.identity.kind) for row in rows)
 
     async def _begin(self, wanted: Filter) -> str:
         """Return the time from which on history has rows of a filter, in words."""

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.history.change import Cause
 from opdbus.index.query import config_mentions
 from opdbus.observe.core.file_reading import changed_at, in_thread, read_at_most, text_of
 from opdbus.observe.core.pace import Allowance
@@ -70,6 +71,9 @@ _NOUNS: Final = {
 # Larger files are not hashed; in one pass, at most this many bytes are hashed in all.
 _MAX_HASHED_BYTES: Final = 4 << 20
 _NOT_ROOT: Final = "not root"
+# Fields that a first reading adds, or that of the package's sum, unless the file came or went.
+_OF_READING: Final = frozenset(("sha256", "modified", "too_large"))
+_OF_ACCESS: Final = frozenset(("missing", "readable", "regular"))
 _MAX_HASHED_BYTES_IN_ALL: Final = 256 << 20
 _SECONDS: Final = 60.0
 # Events within this time are handled together.
@@ -188,7 +192,7 @@ class ConfigFileLists:
 
     def _of_package(self, path: str, package: Package, note: str) -> Origin:
         md5, _, flags = note.partition(" ")
-        is_sum = package.status == "installed" and _MD5.fullmatch(md5)
+        is_sum = package.is_configured and _MD5.fullmatch(md5)
         gone = ", which was removed" if package.status == "config-files" else ""
         return Origin(
             f"{self._purpose(path)} of {_name_package(package.name, package.summary)}{gone}",
@@ -345,6 +349,8 @@ class Examiner:
         # origins of the files examined so far
         self.origins: dict[str, Origin] = {}
         self._known: dict[str, _Digests] = {}
+        # names of the fields that each file had last
+        self._fields: dict[str, frozenset[str]] = {}
         self._is_root_known = Path("/").stat().st_uid == 0
         # bytes that may still be hashed in this pass
         self._left = _MAX_HASHED_BYTES_IN_ALL
@@ -368,8 +374,19 @@ class Examiner:
             }
         return found
 
+    def take_newly_read(self, path: str, properties: Mapping[str, Json]) -> frozenset[str]:
+        """Return the fields by which a file differs only because they were read, or not, this time.
+
+        Its next properties are compared with these.
+        """
+        names = frozenset(properties)
+        other = names ^ self._fields.get(path, names)
+        self._fields[path] = names
+        return frozenset() if other & _OF_ACCESS else other & _OF_READING
+
     def forget(self, others: Collection[str]) -> None:
         """Drop all files but `others`."""
+        self._fields = {path: names for path, names in self._fields.items() if path in others}
         self.origins = {path: known for path, known in self.origins.items() if path in others}
         self._known = {path: known for path, known in self._known.items() if path in others}
 
@@ -492,10 +509,14 @@ async def _follow(
             # the cause is the package run in which a file changed
             for path, at in times.items():
                 if path in found:
-                    report.put("file", path, found[path], report.causes.run(at))
+                    seen = examiner.take_newly_read(path, found[path])
+                    why = Cause(report.causes.run(at), ignored_fields=seen)
+                    report.put("file", path, found[path], why)
                 else:
                     report.gone("file", path, report.causes.run(at))
         if is_first:
+            for path, properties in found.items():
+                examiner.take_newly_read(path, properties)
             report.replace("file", found)
             examiner.forget(found)
         is_first = False

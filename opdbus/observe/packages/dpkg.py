@@ -29,8 +29,10 @@ _MAX_VALUE: Final = 1000
 _GONE: Final = "not-installed"
 _FIELDS: Final = frozenset(
     b"Package Status Version Architecture Section Priority Source Essential Installed-Size Homepage"
-    b" Description Conffiles".split()
+    b" Description Conffiles Config-Version".split()
 )
+# Triggers of other packages wait, or are waited for; while they run, a package is half-configured.
+_CONFIGURED: Final = frozenset("installed triggers-awaited triggers-pending".split())
 _FIELD = re.compile(rb"^([A-Za-z][A-Za-z0-9-]{0,30}):[ \t]*((?:.*(?:\n[ \t].*)*))", re.MULTILINE)
 _CONFFILE = re.compile(
     rb"^ (/.*) ([0-9a-f]{32}(?: [a-z-]+)*|newconffile(?: [a-z-]+)*)$", re.MULTILINE
@@ -62,6 +64,13 @@ class Package:
     def summary(self) -> str:
         """The first line of the package's description."""
         return self.fields.get("Description", "")
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether its version was configured, though its triggers may not have run yet."""
+        last = self.fields.get("Config-Version")
+        is_again = self.status == "half-configured" and last == self.fields.get("Version", "")
+        return self.status in _CONFIGURED or is_again
 
 
 class StatusFile:

@@ -5,7 +5,7 @@ import time
 from asyncio import sleep
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -62,8 +62,13 @@ class Packages:
         runs = Runs(self.places.dpkg, self.states, self.logs, report.causes)
 
         def list_packages() -> dict[str, dict[str, Json]]:
-            automatic = _automatic(self.states)
-            return _by_name(_of_dpkg(package, automatic) for package in status.read())
+            automatic, packages = _automatic(self.states), status.read()
+            if runs.is_going:  # only of the first listing: the run has yet to process triggers
+                packages = [
+                    replace(package, status="installed") if package.is_configured else package
+                    for package in packages
+                ]
+            return _by_name(_of_dpkg(package, automatic) for package in packages)
 
         try:
             async for cause in runs.changes():

@@ -50,7 +50,6 @@ class Log:
         self._read = 0
         # False if the last attempt to read it failed
         self.is_read = False
-        self.read_added()
 
     def read_added(self) -> bytes:
         """Return the text added since the last call; empty if the file cannot be read."""
@@ -108,7 +107,30 @@ class Runs:
         # "apt" or "dpkg" during a run
         self._current = ""
         self._is_closed = False
+        self._resume()
         causes.look_for_runs = self._read_logs
+
+    @property
+    def is_going(self) -> bool:
+        """Whether a run is in progress."""
+        return bool(self._current)
+
+    def _resume(self) -> None:
+        """Read the logs so far, and detect a run that began before: one may have started op-dbus.
+
+        A run that was killed leaves files, too, but has changed nothing lately.
+        """
+        by_apt, by_dpkg = self._apt.read_added(), self._dpkg.read_added()
+        is_quiet = time.time() > changed_at(str(self._updates)) + _MOST_WAIT_SECONDS
+        if is_quiet or not files_in(self._updates):
+            return
+        apt, dpkg = (
+            list(each.finditer(log)) for each, log in ((_BY_APT, by_apt), (_BY_DPKG, by_dpkg))
+        )
+        if apt and not _APT_ENDS.search(by_apt, apt[-1].end()):
+            self._begin("apt", apt[-1])
+        elif dpkg:
+            self._begin("dpkg", dpkg[-1])
 
     def close(self) -> None:
         """Stop the detection; the current run counts as ended, so that nobody waits for it."""
@@ -128,7 +150,9 @@ class Runs:
                     self._is_closed = change.was_closed(self._lock)
                     self._read_logs(is_closed=self._is_closed)
                     if is_first or await self._have_changed():
-                        self._known = self._signatures()
+                        # what is read during a run is read again after it
+                        is_half = is_first and self.is_going
+                        self._known = [None] * len(self._watched) if is_half else self._signatures()
                         yield "" if is_first else self._cause
                     is_first = False
                     most = _CLOSED_SECONDS if self._is_closed else _MOST_WAIT_SECONDS
