@@ -678,3 +678,33 @@ async def test_commands_are_listed_the_newest_first(day: Day) -> None:
         assert names(found) == users, question
     with pytest.raises(NotKept, match="no such command"):
         await day.finder.about("who ran reboot as root?", Filter(), 9)
+
+
+@on_a_day()
+async def test_why_a_unit_does_not_run_is_what_its_fields_say(day: Day) -> None:
+    """Where history has no stop or failure, the unit's fields say why it does not run."""
+    off: dict[str, Json] = {"active_state": "inactive", "load_state": "loaded"}
+    unmet: list[Json] = ["ConditionCapability=CAP_SYS_TIME"]
+    await day.see("unit", "chrony.service", unmet_condition=unmet, **off)
+    await day.see("unit", "spare.service", unit_file_state="disabled", **off)
+    await day.see("unit", "apt.service", triggered_by=["apt.timer"], **off)
+    await day.see("unit", "cron.service", masked=True, **off)
+    await day.see("unit", "good.service", **ON)
+    await _run_as_root(day, "alice", "systemctl restart chrony")
+    for question, reason in (
+        ("chrony not start", "its condition is not met: ConditionCapability=CAP_SYS_TIME"),
+        ("chrony not running", "its condition is not met: ConditionCapability=CAP_SYS_TIME"),
+        ("spare not running", "spare.service is inactive and disabled"),
+        ("apt stopped", "apt.timer starts it"),
+        ("cron not start", "cron.service is masked"),
+    ):
+        found = await day.finder.before(question, Filter(), 9)
+        assert reason in found[0].note, question
+    with pytest.raises(NotKept, match="good has not failed"):
+        await day.finder.before("good failed", Filter(), 9)
+    tried, *_ = await day.finder.before("chrony down", Filter(), 9)
+    assert tried.row.identity.name == "alice"
+    # what history has is the answer
+    await day.see("unit", "spare.service", **ON)
+    await day.see("unit", "spare.service", **OFF)
+    assert not any(each.note for each in await day.finder.before("spare stopped", Filter(), 9))

@@ -22,6 +22,7 @@ from opdbus.index.changes import (
     commands_run,
     connections,
     history_reader,
+    why_not_running,
 )
 from opdbus.index.changes.change_ranking import SentenceCosines, SentenceCounts
 from opdbus.index.changes.connections import UNIT, Connections
@@ -70,6 +71,8 @@ MOST_FOLLOWING: Final = 20
 _OF_RUNS: Final = frozenset(
     "failed killed stopped started restarted reloaded enabled disabled masked unmasked".split()
 )
+# Events after which a unit does not run.
+_NOT_RUNNING: Final = frozenset(("failed", "killed", "stopped", "disabled", "masked"))
 # Verbs in the active voice: `has not failed`, but `has not been removed`.
 _ACTIVE: Final = frozenset(
     (
@@ -258,6 +261,10 @@ class ChangeFinder:
         """
         event = event[:MAX_CHARACTERS]
         span = Filter(since=wanted.since, before=wanted.before)
+        if wanted.before == row_filter.MAX_INT64 and (
+            found := await self._why_not_running(event, wanted, limit)
+        ):
+            return found
         if named := await self._find_event_of_named(event, span):
             return await self._find_causes(named, wanted, limit, within)
         events = await self._about(event, span, _EVENTS, Rank.FEW)
@@ -289,6 +296,40 @@ class ChangeFinder:
         ]
         newest = max(tied, key=lambda row: row.seq)
         return await self._find_causes(newest, wanted, limit, within)
+
+    async def _why_not_running(self, event: str, wanted: Filter, limit: int) -> list[RankedChange]:
+        """Return why a named unit does not run, where that is in its fields and not in history.
+
+        A condition for which it was not started comes before earlier stops and failures. The
+        changes are those of the unit, and the commands that were to start or to stop it.
+        """
+        if _NOT_RUNNING.isdisjoint(event_questions.event_words(event)):
+            return []
+        named = await self._find_named(event)
+        units = [one for one in named.object_ids if one[:2] == UNIT]
+        units.sort(key=lambda one: not one.name.endswith(".service"))
+        unit = units[0] if units else None
+        if unit is None or not self._memory.catalogue.has(unit):
+            return []
+        fields_of_unit = await connections.fields_of(self._memory, unit)
+        note = why_not_running.find_reason(unit.name, fields_of_unit)
+        if not why_not_running.unmet_condition(fields_of_unit):
+            span = Filter(since=wanted.since, before=wanted.before)
+            try:
+                await self._newest(event, named.certain[0], replace(span, object_ids=units))
+            except NotKept as error:
+                note = f"{error}; {note}" if note else ""
+            else:
+                return []
+        if not note:
+            return []
+        rows = await commands_run.find_tries(self._memory, units, ("started", "stopped"), wanted)
+        own = replace(wanted, object_ids=units, is_oldest_first=False, has_first=False)
+        rows += await history_reader.first_rows(self._memory, own, limit)
+        if not rows:
+            first = replace(own, has_first=True)
+            rows = await history_reader.first_rows(self._memory, first, 1)
+        return _answer_with(sorted(rows, key=lambda row: -row.seq), limit, note)
 
     async def _find_event_of_named(self, event: str, span: Filter) -> Row | None:
         """Return the newest row of an event of the object that it names; None if it names none.
