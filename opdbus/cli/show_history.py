@@ -87,6 +87,8 @@ async def _print_by_meaning(
     elif printer.is_json:
         printer.print(rows)
     else:
+        if note := rows[0].get("note"):
+            print(output.add_style(output.escape_hidden(note), "bold"))
         compared = rows[0].get("event", 0)
         if compared:
             event = await client.changes({"after": compared - 1, "below": compared + 1}, 1)

@@ -6,7 +6,7 @@ shortly before is not enough.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from opdbus.history import command_lines, jobs
 from opdbus.history.row_filter import Row
-from opdbus.state.object import Identity, Json
+from opdbus.state.object import Identity, Json, ObjectId
 
 # Names of op-dbus-journal.service: its user, its sources, its plugin and its kinds of objects. The
 # source READER exists while it runs; USER has a user's commands, FAILURE a unit's last failure.
@@ -132,6 +132,21 @@ _FILE_VERBS: Final[Mapping[str, tuple[str, bool]]] = {
     "disable": ("enabled", False),
     "mask": ("masked", True),
     "unmask": ("masked", False),
+}
+# Events of a unit in the words of happenings.tsv, and the acts that are to bring them about.
+_FILE_EVENTS: Final = {
+    "enabled": ("enabled", True),
+    "disabled": ("enabled", False),
+    "masked": ("masked", True),
+    "unmasked": ("masked", False),
+}
+_EVENT_ACTS: Final[Mapping[str, AbstractSet[str]]] = {
+    "started": frozenset(("start",)),
+    "stopped": frozenset(("stop", "exit")),
+    "restarted": frozenset(("restart",)),
+    "killed": frozenset(("exit",)),
+    # what did not start or run
+    "failed": frozenset(("start",)),
 }
 _OCTAL: Final = re.compile(r"[0-7]{1,5}")
 # Programs that do what their words say and nothing else, unlike a shell or an editor.
@@ -312,6 +327,36 @@ def _has_file_of_unit(words: Sequence[str], names: AbstractSet[str], unit: str) 
         path.parts[:2] in _UNIT_FOLDERS and not {unit, f"{unit}.d"}.isdisjoint(path.parts)
         for path in paths
     )
+
+
+def tries(act: Act, object_id: ObjectId, events: Collection[str]) -> bool:
+    """Return whether a command was to bring one of some events of an object about.
+
+    The events are words of happenings.tsv. It may have done so or not.
+    """
+    kind_id, name = object_id[:2], object_id.name
+    for words, names in act.named(kind_id):
+        program = PurePosixPath(words[0]).name
+        if kind_id == _UNIT:
+            does = _acts_on_unit(words, program, name)
+            if any(_does_event(words, program, does, event) for event in events):
+                return True
+        elif program in _PROGRAMS.get(kind_id, ()) and name in names:
+            is_removing = program in _REMOVING or not _REMOVING_WORDS.get(
+                kind_id, set()
+            ).isdisjoint(words)
+            if is_removing == ("removed" in events):
+                return True
+    return False
+
+
+def _does_event(words: Sequence[str], program: str, does: AbstractSet[str], event: str) -> bool:
+    """Return whether a command that does something to a unit is to bring an event of it about."""
+    if event == "reloaded":
+        return "reload" in does and (does == {"reload"} or any("reload" in w for w in words[1:]))
+    if event in _FILE_EVENTS:
+        return "file" in does and _FILE_EVENTS[event] in [*_values(words, program, "")]
+    return not _EVENT_ACTS.get(event, frozenset()).isdisjoint(does)
 
 
 def ends(act: Act, row: Row) -> bool:

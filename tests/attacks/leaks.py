@@ -65,16 +65,21 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     for plugin in {row[1] for row in page}:
         await ask(f"{STATE_PATH}/{plugin}", _INTROSPECT)
     await ask(STATE_PATH, f"{STATE}.Fields", "a{sv}", {})
-    for offset in range(0, _PAGE, _HITS):
-        wanted = {"offset": offset, "limit": _HITS}
-        found = await ask(STATE_PATH, f"{STATE}.DriftReport", "a{sv}", wanted)
-        if not found[-1]:
-            break
+    await _drift(ask)
     await ask(STATE_PATH, f"{STATE}.Unobserved", "a{sv}", {})
     paths = [row[0] for row in page[:1000]]
     await ask(STATE_PATH, f"{STATE}.Baseline", "aoa{sv}", paths, {"scope": "all"})
     await ask(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", {})
     return json.dumps([answers, caller.signals], default=str, ensure_ascii=False)
+
+
+async def _drift(ask: Callable[..., Awaitable[Any]]) -> None:
+    """Ask for all that drifted, in pages."""
+    for offset in range(0, _PAGE, _HITS):
+        wanted = {"offset": offset, "limit": _HITS}
+        found = await ask(STATE_PATH, f"{STATE}.DriftReport", "a{sv}", wanted)
+        if not found[-1]:
+            break
 
 
 async def _search(

@@ -70,7 +70,7 @@ def browser(gateway: Gateway, served: Running) -> Iterator[Browser]:
     seen = {"plugin": "systemd", "kind": "unit", "name": "postfix.service"}
     published = json.dumps([{**seen, "properties": {"enabled": False, "active_state": "active"}}])
     assert served.cli("publish", "observer", stdin=published).returncode == 0
-    failed = {"at": "2026-11-27T22:27:51.302+00:00", "why": "no such table", "lines": ["one", "two"]}
+    failed = {"at": "2026-11-27T22:27:51.302+00:00", "why": "no table", "lines": ["one", "two"]}
     of_journal = {"plugin": "journal", "kind": "failure", "name": "postfix.service"}
     published = json.dumps([{**of_journal, "properties": {"failed": [failed]}}])
     assert served.cli("publish", "journal", stdin=published).returncode == 0

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ class Day:
     def hurry(self) -> None:
         """Let a second pass with each change from now on."""
         self._pause = 1
+
+    def tick(self) -> str:
+        """Let a minute pass, and return the time."""
+        self._clock[0] += MINUTE
+        return datetime.fromtimestamp(self._clock[0], UTC).isoformat()
 
     async def see(self, kind: str, name: str, cause: str = "", **properties: object) -> None:
         """Observe an object; without properties it is gone."""
@@ -637,3 +643,86 @@ async def test_history_denies_nothing_that_it_has(day: Day) -> None:
     await day.repeat("stockroom.service", "job:8 restart", 1)
     found = await day.finder.before("stockroom stopped", Filter(), 9)
     assert found[0].event == 9
+
+
+async def _run_as_root(day: Day, user: str, command: str, program: str = "sudo") -> None:
+    """Publish a command as the reader of the journal does."""
+    ran = {"at": day.tick(), "with": program, "command": command, "folder": "/"}
+    said = StateObject(Identity("publish:journal", "journal", "user", user), {"ran": [ran]})
+    await day.memory.publish([said], 0, cause="bus::1.9 uid 0")
+
+
+@on_a_day()
+async def test_what_was_tried_answers_who_did_what_did_not_happen(day: Day) -> None:
+    """Who stopped what did not stop is answered by the command that was to stop it."""
+    for unit in ("cron.service", "nginx.service", "cron-daily.service"):
+        await day.see("unit", unit, active_state="inactive")
+        await day.see("unit", unit, active_state="inactive", description=unit)
+    await _run_as_root(day, "alice", "/usr/bin/systemctl disable --now cron")
+    await _run_as_root(day, "carol", "/usr/bin/systemctl reload nginx")
+    await _run_as_root(day, "carol", "/usr/bin/systemctl restart nginx")
+    for question, user, of in (
+        ("who stopped cron?", "alice", "cron has not stopped"),
+        ("who has disabled cron?", "alice", "cron has not been disabled"),
+        ("who restarted nginx?", "carol", "nginx has not restarted"),
+        ("did nginx restart?", "carol", "nginx has not restarted"),
+        ("which user reloaded nginx?", "carol", "nginx has not been reloaded"),
+    ):
+        first, *more = await day.finder.about(question, Filter(), 9)
+        assert first.row.identity[1:] == ("journal", "user", user), question
+        assert first.note.startswith(of), question
+        assert not more, question
+    with pytest.raises(NotKept):
+        await day.finder.about("who enabled cron?", Filter(), 9)
+
+
+@on_a_day()
+async def test_commands_are_listed_the_newest_first(day: Day) -> None:
+    """Who ran commands is answered by these commands alone, each with its user."""
+    await morning(day)
+    await _run_as_root(day, "alice", "/usr/bin/systemctl restart chrony")
+    await _run_as_root(day, "bob", "/usr/bin/cat /etc/shadow")
+    await _run_as_root(day, "alice", "", program="su")
+    for question, users in (
+        ("who ran commands as root?", ["alice", "bob", "alice"]),
+        ("which commands were run as root?", ["alice", "bob", "alice"]),
+        ("who used sudo?", ["bob", "alice"]),
+        ("who used su?", ["alice"]),
+        ("who ran systemctl restart chrony?", ["alice"]),
+        ("who executed cat?", ["bob"]),
+        ("which commands were run by bob?", ["bob"]),
+    ):
+        found = await day.finder.about(question, Filter(), 9)
+        assert names(found) == users, question
+    with pytest.raises(NotKept, match="no such command"):
+        await day.finder.about("who ran reboot as root?", Filter(), 9)
+
+
+@on_a_day()
+async def test_why_a_unit_does_not_run_is_what_its_fields_say(day: Day) -> None:
+    """Where history has no stop or failure, the unit's fields say why it does not run."""
+    off: dict[str, Json] = {"active_state": "inactive", "load_state": "loaded"}
+    unmet: list[Json] = ["ConditionCapability=CAP_SYS_TIME"]
+    await day.see("unit", "chrony.service", unmet_condition=unmet, **off)
+    await day.see("unit", "spare.service", unit_file_state="disabled", **off)
+    await day.see("unit", "apt.service", triggered_by=["apt.timer"], **off)
+    await day.see("unit", "cron.service", masked=True, **off)
+    await day.see("unit", "good.service", **ON)
+    await _run_as_root(day, "alice", "systemctl restart chrony")
+    for question, reason in (
+        ("chrony not start", "its condition is not met: ConditionCapability=CAP_SYS_TIME"),
+        ("chrony not running", "its condition is not met: ConditionCapability=CAP_SYS_TIME"),
+        ("spare not running", "spare.service is inactive and disabled"),
+        ("apt stopped", "apt.timer starts it"),
+        ("cron not start", "cron.service is masked"),
+    ):
+        found = await day.finder.before(question, Filter(), 9)
+        assert reason in found[0].note, question
+    with pytest.raises(NotKept, match="good has not failed"):
+        await day.finder.before("good failed", Filter(), 9)
+    tried, *_ = await day.finder.before("chrony down", Filter(), 9)
+    assert tried.row.identity.name == "alice"
+    # what history has is the answer
+    await day.see("unit", "spare.service", **ON)
+    await day.see("unit", "spare.service", **OFF)
+    assert not any(each.note for each in await day.finder.before("spare stopped", Filter(), 9))

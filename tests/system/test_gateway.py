@@ -48,7 +48,8 @@ def test_its_socket_starts_it_for_the_group(host: Host, gateway: Service) -> Non
     assert ask(host, "/health", user="member")[0] in {200, 503}
 
 
-def test_it_answers_from_its_sandbox(host: Host, gateway: Service) -> None:
+@pytest.mark.usefixtures("gateway")
+def test_it_answers_from_its_sandbox(host: Host) -> None:
     """Answer every question that needs no parameter, with a user that is not the daemon's."""
     routes = json.loads((ROOT / "docs/openapi.json").read_text())["paths"]
     plain = [

@@ -332,7 +332,8 @@ def _ranking(found: RankedChange) -> dict[str, Plain]:
     numbers = {"count": found.count, "others": found.others, "total": found.total}
     more = {name: Typed("u", number) for name, number in numbers.items() if number}
     event = {"event": Typed("t", found.event)} if found.event else {}
-    return {"score": found.score, **more, **event}
+    note = {"note": found.note} if found.note else {}
+    return {"score": found.score, **more, **event, **note}
 
 
 def _json(values: Sequence[Json] | None) -> str:

@@ -202,7 +202,8 @@ async def answer_by_meaning(
     client: Client, found: Sequence[dict[str, Any]], limit: int, offset: int
 ) -> CallToolResult:
     """Return a page of changes found by meaning; the event that they are about is in the note."""
-    note = "" if found else "no change answers this"
+    note = found[0].get("note", "") if found else "no change answers this"
+    note = mark([shorten(clean(note))]) if found and note else note
     if found and (event := found[0].get("event")):
         own = await client.changes({"after": event - 1, "below": event + 1}, 1)
         lines = [row.text for row in change_rows.rows_one_by_one(own)]

@@ -9,24 +9,24 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import NotKept, UnknownObject
 from opdbus.history import change_sentence, event_questions, jobs, row_filter
-from opdbus.history.acts import USER
 from opdbus.history.change import FIRST
 from opdbus.history.row_filter import Clause, Filter, Row
 from opdbus.history.sentence_table import Block, SentenceHit
 from opdbus.index.changes import (
-    attribution,
     change_ranking,
     change_relations,
+    commands_run,
     connections,
     history_reader,
+    why_not_running,
 )
 from opdbus.index.changes.change_ranking import SentenceCosines, SentenceCounts
-from opdbus.index.changes.connections import Connections
+from opdbus.index.changes.connections import UNIT, Connections
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching, query_terms
 from opdbus.index.query.query_parser import MAX_CHARACTERS, embed_question
@@ -74,6 +74,8 @@ _OF_RUNS: Final = frozenset(
 )
 # First listings of objects of a name that are read.
 _MOST_LISTED: Final = 100
+# Events after which a unit does not run.
+_NOT_RUNNING: Final = frozenset(("failed", "killed", "stopped", "disabled", "masked"))
 # Verbs in the active voice: `has not failed`, but `has not been removed`.
 _ACTIVE: Final = frozenset(
     (
@@ -106,20 +108,16 @@ _VALUE_AT_EVENT = re.compile(
 )
 
 
-# Questions for the commands of a user.
-_OF_USER = re.compile(
-    r"(?:what|which)\b.*\b(?:did|has) (?:user )?([\w.-]+)"
-    r" (?:do|done|run|change|changed|execute|executed|type|typed)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
 # Questions for an event of one object: `did postgresql restart`, `who restarted postgresql`.
 _OF_ONE = re.compile(
     r"(?:(?:did|was|has|had|when (?:did|was|has)|how often (?:did|was|has))|who (?:has )?\w+ed)"
     r" (?:the )?(?P<name>[\w.@-]+)(?:[ ?!.]|$)",
     re.IGNORECASE,
 )
+
+
+# The first words of an event of one object: `cron failed`.
+_FIRST_NAME = re.compile(rf"{_OF_ONE.pattern}|(?:the )?(?P<first>[\w.@-]+)(?: |$)", re.IGNORECASE)
 
 
 # Questions for what is not so now: a later change may have undone it.
@@ -138,6 +136,8 @@ class RankedChange:
     # other objects changed likewise by the same cause, and changes that match in all
     others: int = 0
     total: int = 0
+    # an answer in words, of which the rows are particulars; empty if the rows are the answer
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,14 @@ class ChangeChain:
 
     found: RankedChange
     rows: Sequence[Row]
+
+
+class _Named(NamedTuple):
+    """Words that may name an object, those that surely do, and the objects with these names."""
+
+    names: Sequence[str]
+    certain: Sequence[str]
+    object_ids: Sequence[ObjectId]
 
 
 class ChangeFinder:
@@ -165,33 +173,32 @@ class ChangeFinder:
         """Return the changes that best answer a question, one for each sentence, best first.
 
         `What happened before EVENT?` is answered by `before`. If the question names an object and
-        an event of it, only changes that have its name are returned. `What did bob do?` is answered
-        by the commands of bob, if the journal was read. Raises NotKept if the event did not happen
-        to it.
+        an event of it, only changes that have its name are returned; if that did not happen to it,
+        the commands that were to bring it about. `What did bob do?` is answered by the commands of
+        bob, if the journal was read. Raises NotKept if the event did not happen, nor was tried.
         """
         asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
-        if (user := _OF_USER.match(asked.strip())) and wanted.object_ids is None:
-            object_ids = [ObjectId(*USER, user[1])]
-            noted = replace(wanted, object_ids=object_ids, is_oldest_first=False)
-            rows = await history_reader.first_rows(self._memory, noted, limit)
-            believed = attribution.believed_users()
-            rows = [row for row in rows if attribution.is_believed(believed, row)]
-            if rows:
-                return [RankedChange(row, 1, 1.0, total=len(rows)) for row in rows]
+        if wanted.object_ids is None and (
+            rows := await commands_run.find_commands(self._memory, asked, wanted)
+        ):
+            return _answer_with(rows, limit)
         if _PAST_VALUE.search(asked) and not event_questions.find_events(asked):
             return await self._past_values(asked, wanted, limit, priority)
         # a question without a verb, such as `settings of lan0`, needs no matching event
-        stems, names = {stem(word) for word in event_questions.event_words(asked)}, []
+        stems = {stem(word) for word in event_questions.event_words(asked)}
+        names: Sequence[str] = []
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
             span = Filter(since=wanted.since, before=wanted.before)
             try:
                 if await self._find_event_of_named(asked, span):
-                    names = change_ranking.naming_words(asked)
-            except NotKept:
+                    names = (await self._find_named(asked)).names
+            except NotKept as error:
                 # such a value may be in any change of the object
                 if not _VALUE_AT_EVENT.match(asked):
+                    if rows := await self._find_tries(asked, wanted):
+                        return _answer_with(rows, limit, f"{error}, but this was tried:")
                     raise
                 names = change_ranking.naming_words(asked)
             # the same event of another object is no answer
@@ -257,6 +264,10 @@ class ChangeFinder:
         """
         event = event[:MAX_CHARACTERS]
         span = Filter(since=wanted.since, before=wanted.before)
+        if wanted.before == row_filter.MAX_INT64 and (
+            found := await self._why_not_running(event, wanted, limit)
+        ):
+            return found
         if named := await self._find_event_of_named(event, span):
             return await self._find_causes(named, wanted, limit, within)
         events = await self._about(event, span, _EVENTS, Rank.FEW)
@@ -289,17 +300,64 @@ class ChangeFinder:
         newest = max(tied, key=lambda row: row.seq)
         return await self._find_causes(newest, wanted, limit, within)
 
+    async def _why_not_running(self, event: str, wanted: Filter, limit: int) -> list[RankedChange]:
+        """Return why a named unit does not run, where that is in its fields and not in history.
+
+        A condition for which it was not started comes before earlier stops and failures. The
+        changes are those of the unit, and the commands that were to start or to stop it.
+        """
+        if _NOT_RUNNING.isdisjoint(event_questions.event_words(event)):
+            return []
+        named = await self._find_named(event)
+        units = [one for one in named.object_ids if one[:2] == UNIT]
+        units.sort(key=lambda one: not one.name.endswith(".service"))
+        unit = units[0] if units else None
+        if unit is None or not self._memory.catalogue.has(unit):
+            return []
+        fields_of_unit = await connections.fields_of(self._memory, unit)
+        note = why_not_running.find_reason(unit.name, fields_of_unit)
+        if not why_not_running.unmet_condition(fields_of_unit):
+            span = Filter(since=wanted.since, before=wanted.before)
+            try:
+                await self._newest(event, named.certain[0], replace(span, object_ids=units))
+            except NotKept as error:
+                note = f"{error}; {note}" if note else ""
+            else:
+                return []
+        if not note:
+            return []
+        rows = await commands_run.find_tries(self._memory, units, ("started", "stopped"), wanted)
+        own = replace(wanted, object_ids=units, is_oldest_first=False, has_first=False)
+        rows += await history_reader.first_rows(self._memory, own, limit)
+        if not rows:
+            first = replace(own, has_first=True)
+            rows = await history_reader.first_rows(self._memory, first, 1)
+        return _answer_with(sorted(rows, key=lambda row: -row.seq), limit, note)
+
     async def _find_event_of_named(self, event: str, span: Filter) -> Row | None:
         """Return the newest row of an event of the object that it names; None if it names none.
 
         Raises NotKept if history has no such event of the object.
         """
+        named = await self._find_named(event)
+        if not named.object_ids:
+            return None
+        wanted = replace(span, object_ids=named.object_ids)
+        return await self._newest(event, named.certain[0], wanted)
+
+    async def _find_named(self, event: str) -> _Named:
+        """Return the words that name an object in a question or an event, and these objects."""
         words = change_ranking.naming_words(event)
+        catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
+        if not words and (match := _FIRST_NAME.match(event.strip())):
+            # the name of a service may be a word for a kind: `who stopped cron`
+            first = (match["name"] or match["first"]).lower()
+            service = ObjectId(*UNIT, f"{first}.service")
+            words = [first] if catalogue.has(service) or service in known else []
         certain = [word for word in words if len(words) == 1 or not word.isalpha()]
         if not certain:
-            return None
+            return _Named(words, certain, [])
         is_run = not _OF_RUNS.isdisjoint(event_questions.event_words(event))
-        catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
 
         def called() -> list[ObjectId]:
             every = set(known).union(*map(catalogue.names_containing, certain))
@@ -309,9 +367,15 @@ class ChangeFinder:
         for word in certain:
             object_ids += await condition_matching.aliased(self._memory, word)
         object_ids = [one for one in object_ids if not is_run or one[:2] not in kinds.STATELESS]
-        if not object_ids:
-            return None
-        return await self._newest(event, certain[0], replace(span, object_ids=object_ids))
+        return _Named(words, certain, object_ids)
+
+    async def _find_tries(self, event: str, wanted: Filter) -> list[Row]:
+        """Return the rows of commands that were to bring an event of a named object about."""
+        named, events = await self._find_named(event), event_questions.event_words(event)
+        services = [ObjectId(*UNIT, f"{word}.service") for word in named.certain]
+        return await commands_run.find_tries(
+            self._memory, {*named.object_ids, *services}, events, wanted
+        )
 
     async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
         """Return the newest row of an event of some objects with a name; raises NotKept if none."""
@@ -588,6 +652,11 @@ class ChangeFinder:
             block = await read_next(last)
             yield block
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
+
+
+def _answer_with(rows: Sequence[Row], limit: int, note: str = "") -> list[RankedChange]:
+    """Return the first rows as an answer in words and its particulars."""
+    return [RankedChange(row, 1, 1.0, total=len(rows), note=note) for row in rows[:limit]]
 
 
 def _is_called(object_id: ObjectId, word: str) -> bool:
