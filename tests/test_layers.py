@@ -485,7 +485,7 @@ EXCUSED = {
     "models/child.py: stderr.decode(errors='replace').strip().splitlines()",
     "models/pull_hub.py: (str(error).strip() or type(error).__name__).splitlines()",
     "models/pull_packages.py: said.splitlines()",
-    "picture/scene.py: content.get_tensor('objects').tobytes().splitlines()",
+    "picture/scene.py: tensors['objects'].tobytes().splitlines()",
     "language/tables.py: _file(name).read_text('utf-8').splitlines()",
 }
 # Patterns may have such a class where it stands for what the format itself takes for blanks.

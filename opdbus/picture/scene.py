@@ -154,7 +154,8 @@ def read_table(file: BinaryIO) -> Table:
     header_end = 8 + int.from_bytes(content[:8], "little")
     about = json.loads(content[8:header_end])["__metadata__"]
     vectors = tensors["vectors"].astype("float32")
-    rows = [Row(*json.loads(line)) for line in tensors["objects"].tobytes().splitlines()]
+    lines = tensors["objects"].tobytes().splitlines()
+    rows = [Row(*json.loads(line)) for line in lines]
     renamed = json.loads(about.get("renamed", "{}"))
     return Table(rows, vectors, int(about["total"]), int(about["waiting"]), renamed)
 
