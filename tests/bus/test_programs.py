@@ -74,6 +74,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
         [f"[objectpath '{STATE_PATH}/p/k/gdbus']", "{}"],
     ),
     "State1.DriftReport": (["0"], ["{}"]),
+    "State1.DriftOrigins": (["1", SSHD, "0"], [f"[objectpath '{SSHD}']", "{}"]),
     "State1.Unobserved": (["0"], ["{}"]),
     "State1.Baseline": (
         ["1", SSHD, "1", "scope", "s", "all"],
