@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from opdbus.cli import output
 from opdbus.wording import change_words
-from opdbus.wording.change_lines import format_stamp, group_by_cause, group_into_lines, user_name
+from opdbus.wording.change_lines import group_by_cause, group_into_lines, user_name
+from opdbus.wording.change_words import format_stamp
 
 # version of the JSON lines; the minor number grows with additions
 FORMAT: Final = "1.0"

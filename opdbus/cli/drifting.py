@@ -21,8 +21,8 @@ from opdbus.config import SEVERITIES
 from opdbus.language import routes
 from opdbus.platform import name_lists
 from opdbus.wording import change_words
-from opdbus.wording.change_lines import describe_origin, format_stamp
-from opdbus.wording.change_words import NOT_DECLARED, at_least_prefix
+from opdbus.wording.change_lines import describe_origin
+from opdbus.wording.change_words import NOT_DECLARED, at_least_prefix, format_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

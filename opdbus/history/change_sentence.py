@@ -179,7 +179,7 @@ def _done(cause: str) -> str:
     """Return the verb of a job, such as restart; empty for other causes."""
     if not cause.startswith("job:"):
         return ""
-    return "failed" if cause.endswith(", failed") else jobs.act(cause)
+    return "failed" if cause.endswith(jobs.FAILED) else jobs.act(cause)
 
 
 def _field_events(change: Change) -> Iterator[str]:

@@ -17,6 +17,8 @@ BEGINS: Final = frozenset(("start",))
 ENDS: Final = frozenset(("exit", "stop"))
 # A service that exited so often that systemd does not restart it.
 GAVE_UP: Final = "exit:start limit"
+# The end of the cause of a job that left its unit failed, as it was.
+FAILED: Final = ", failed"
 
 
 def act(cause: str) -> str:
@@ -25,6 +27,11 @@ def act(cause: str) -> str:
     if not parts or parts[1].startswith("job:"):
         return "".join(parts[1].split()[1:2]) if parts else ""
     return "exit"
+
+
+def is_routine(cause: str) -> bool:
+    """Return whether a timer, socket or path started a unit, which did not fail."""
+    return act(cause) == "start" and " by " in alone(cause) and not cause.endswith(FAILED)
 
 
 def others(cause: str) -> Mapping[str, int]:

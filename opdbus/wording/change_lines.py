@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.history import jobs
 from opdbus.platform import name_lists
-from opdbus.wording import change_words
+from opdbus.wording import change_words, episodes
 from opdbus.wording.change_words import (
     STATE_FILE,
     Change,
-    ChangeWords,
+    format_stamp,
     is_declaration,
     noun,
     plural,
 )
+from opdbus.wording.episodes import Episode, Item
 
 MAX_NAMES: Final = 3
 # More than this many consecutive changes of one kind and cause become one line.
@@ -31,11 +31,7 @@ _FEW_CHANGES: Final = 20
 # A cause that gives only the occasion, not the actor, starts a new group after this time, in
 # microseconds.
 _PAUSE: Final = 60_000_000
-# age past which a timestamp has the year
-_RECENT: Final = timedelta(days=300)
 _RUNS: Final = ("apt:", "dpkg:", "rpm:")
-
-_Item: TypeAlias = tuple[Change, ChangeWords]
 _Group: TypeAlias = tuple[object, ...]
 
 
@@ -61,15 +57,31 @@ def group_into_lines(
     """Yield changes as lines in their order; several of one kind and cause become one line.
 
     Changes are grouped if they are consecutive, also within a run of changes of one known cause.
-    Those of different objects are grouped only if they happened within a second of each other. Few
-    changes are listed one by one if the query was narrow. If older changes were cut off, a line
-    that counts the oldest one begins its count with "at least".
+    Those of different objects are grouped only if they happened within a second of each other.
+    Runs of a timer are one line, and so are a login and a logout. Few changes are listed one by
+    one if the query was narrow. If older changes were cut off, a line that counts the oldest one
+    begins its count with "at least".
     """
     oldest = changes[0] if is_cut and changes else None
     described = [(change, change_words.describe_change(change, user_name)) for change in changes]
     if is_narrow and len(described) <= _FEW_CHANGES:
         yield from map(_line_of_one, described)
         return
+    found = episodes.find_episodes(described, user_name)
+    places = {episode.place: episode for episode in found}
+    left_out = {index for episode in found for index in episode.of}
+    single: list[Item] = []
+    for index, item in enumerate(described):
+        if index in places:
+            yield from _lines_of_groups(single, oldest)
+            single = []
+            yield _line_of_episode(places[index], described)
+        elif index not in left_out:
+            single.append(item)
+    yield from _lines_of_groups(single, oldest)
+
+
+def _lines_of_groups(described: Sequence[Item], oldest: Change | None) -> Iterator[ChangeLine]:
     for items in _split_into_groups(described):
         least = "at least " if items[0][0] is oldest else ""
         if len(items) > 1 and items[0][0]["cause"] == "first":
@@ -80,7 +92,13 @@ def group_into_lines(
             yield from map(_line_of_one, items)
 
 
-def _split_into_groups(described: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+def _line_of_episode(episode: Episode, described: Sequence[Item]) -> ChangeLine:
+    change, _ = described[episode.place]
+    cause = _cause_of_line(change) if episode.has_cause else ""
+    return ChangeLine(change["at"], episode.text, cause, [described[n][0] for n in episode.of])
+
+
+def _split_into_groups(described: Iterable[Item]) -> Iterator[Sequence[Item]]:
     """Yield groups of changes that may become one line; a first listing is one group."""
     for cause, run in groupby(described, key=lambda item: jobs.alone(item[0]["cause"])):
         items = list(run)
@@ -93,7 +111,7 @@ def _split_into_groups(described: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
             yield from ([item for _, item in alike] for _, alike in of)
 
 
-def _line_of_listing(found: Sequence[_Item], least: str) -> ChangeLine:
+def _line_of_listing(found: Sequence[Item], least: str) -> ChangeLine:
     """Return the line of a first listing: the number of objects of each kind."""
     change, _ = found[-1]
     sides: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
@@ -107,7 +125,7 @@ def _line_of_listing(found: Sequence[_Item], least: str) -> ChangeLine:
     return ChangeLine(change["at"], "; ".join(parts), change["cause"], changes)
 
 
-def _line_of_one(item: _Item) -> ChangeLine:
+def _line_of_one(item: Item) -> ChangeLine:
     change, words = item
     text = f"{words}{_repetitions(change)}"
     return ChangeLine(
@@ -206,7 +224,7 @@ def _unit_or_kind(cause: str, change: Change) -> str:
     return unit.after or unit.before or f"{change['plugin']}/{change['kind']}"
 
 
-def _group_keys(items: Iterable[_Item]) -> Iterator[_Group]:
+def _group_keys(items: Iterable[Item]) -> Iterator[_Group]:
     """Yield a group key for each change: its kind and verb, and a number for each run in time."""
     last: dict[_Group, tuple[Change, int]] = {}
     for change, words in items:
@@ -217,11 +235,11 @@ def _group_keys(items: Iterable[_Item]) -> Iterator[_Group]:
         yield *group, last[group][1]
 
 
-def _groups_of_cause(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+def _groups_of_cause(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Yield groups of similar changes: many at the place of the last, few one by one."""
     groups = list(_group_keys(items))
     counts = Counter(groups)
-    gathered: dict[_Group, list[_Item]] = {}
+    gathered: dict[_Group, list[Item]] = {}
     for group, item in zip(groups, items, strict=True):
         if counts[group] <= _MOST_SINGLE:
             yield [item]
@@ -231,7 +249,7 @@ def _groups_of_cause(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
             yield gathered[group]
 
 
-def _line_of_many(alike: Sequence[_Item], least: str) -> ChangeLine:
+def _line_of_many(alike: Sequence[Item], least: str) -> ChangeLine:
     """Return the line of many similar changes: their number, and the first names."""
     change, words = alike[-1]
     names = list(dict.fromkeys(item["name"] for item, _ in alike))
@@ -254,13 +272,6 @@ def _line_of_many(alike: Sequence[_Item], least: str) -> ChangeLine:
 def cause_in_brackets(cause: str) -> str:
     """Return the cause of a change in brackets; empty if there is none."""
     return f" ({change_words.describe_cause(cause, user_name)})" if cause else ""
-
-
-def format_stamp(at: int) -> str:
-    """Format a time in 15 columns; a time long ago with its year, as ls does."""
-    local = datetime.fromtimestamp(at / 1e6, UTC).astimezone()
-    is_recent = abs(local - datetime.now(UTC)) < _RECENT
-    return local.strftime("%b %d %H:%M:%S" if is_recent else "%b %d  %Y")
 
 
 def user_name(uid: int) -> str:

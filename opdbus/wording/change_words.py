@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.drift import versions
@@ -70,6 +71,8 @@ _RANGES: Final = ("<", ">", "=", "!", "~")
 MAX_VALUE: Final = 40
 # Characters of a command, and of what a unit logged.
 MAX_ACT: Final = 160
+# age past which a timestamp has the year
+_RECENT: Final = timedelta(days=300)
 # Fields that repeat other fields.
 _REPEATING: Final = frozenset({"description", "package_summary"})
 
@@ -267,7 +270,7 @@ def _describe_unit_event(cause: str) -> str:
         exact = {"start:failed": "failed again", "start:ran": "ran", jobs.GAVE_UP: "failed again"}
         verbs = {"exit": _RESTARTS["exit"], "start": "restarted"}
         return exact.get(cause) or verbs.get(cause.partition(":")[0], "")
-    if cause.endswith(", failed"):
+    if cause.endswith(jobs.FAILED):
         return "failed again"
     verbs = {"restart": "restarted", "reload": "reloaded", "stop": "stopped"}
     return verbs.get(jobs.act(cause), _RESTARTS.get(ended, "ran"))
@@ -466,6 +469,13 @@ def subject_of(kind_id: tuple[str, str], name: str) -> str:
         file, _, program = name.partition(" ")
         return f"{noun(kind_id)} {program} of {file}"
     return name if kind_id in _WITHOUT_NOUN else f"{noun(kind_id)} {name}"
+
+
+def format_stamp(at: int) -> str:
+    """Format a time in 15 columns; a time long ago with its year, as ls does."""
+    local = datetime.fromtimestamp(at / 1e6, UTC).astimezone()
+    is_recent = abs(local - datetime.now(UTC)) < _RECENT
+    return local.strftime("%b %d %H:%M:%S" if is_recent else "%b %d  %Y")
 
 
 def noun(kind_id: tuple[str, str]) -> str:

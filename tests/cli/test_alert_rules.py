@@ -11,7 +11,7 @@ from opdbus.cli.alerts.alert import read_alert
 from opdbus.cli.alerts.alert_rules import Rules, read_rules
 from opdbus.cli.alerts.delivery import Cursor
 from opdbus.errors import ConfigError
-from opdbus.wording.change_lines import format_stamp
+from opdbus.wording.change_words import format_stamp
 
 EXECUTABLES = ("journal", "mail")
 EXAMPLE = ROOT / "etc" / "op-dbus" / "notify.toml"

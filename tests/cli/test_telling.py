@@ -306,7 +306,7 @@ def test_who_did_it_and_why_stand_behind_the_cause() -> None:
     first, second = map(str, change_lines.group_into_lines(rows))
     said = "a.service stopped: active -> inactive (job 7 stop)"
     assert first == f"{said} by bob with sudo systemctl stop a, why: error: x"
-    since = change_lines.format_stamp(shell[1])
+    since = change_words.format_stamp(shell[1])
     assert (
         second
         == f"{said}, while bob was root since {since} (sudo bash), and 2 other sessions as root"
@@ -455,7 +455,7 @@ def test_what_was_cut_off_is_not_counted_as_all(cause: str) -> None:
 )
 def test_stamps_are_in_one_column(days: int, said: str) -> None:
     """Give the time, and of what is long ago the year, in 15 columns."""
-    stamp = change_lines.format_stamp(int((time.time() - days * 86400) * 1e6))
+    stamp = change_words.format_stamp(int((time.time() - days * 86400) * 1e6))
     assert re.fullmatch(said, stamp)
     assert len(stamp) <= 15
 
@@ -546,7 +546,7 @@ def test_a_listing_names_each_noun_once() -> None:
 def test_who_made_an_object_drift_is_told() -> None:
     """Say when a change was, and who made it; its cause only where nobody is known."""
     one = {"at": 0, "cause": "job:7 stop", "by": "bob with sudo systemctl stop a"}
-    stamp = change_lines.format_stamp(0)
+    stamp = change_words.format_stamp(0)
     said = change_lines.describe_origin(one)
     assert said == f"since {stamp} by bob with sudo systemctl stop a"
     one = {"at": 0, "cause": "", "as_root": [("bob with sudo -i", 0)]}
@@ -555,3 +555,122 @@ def test_who_made_an_object_drift_is_told() -> None:
     assert change_lines.describe_origin({"at": 0, "cause": "exit"}) == (
         f"since {stamp} (its own process ended)"
     )
+
+
+RUN = "job:{} start by a.timer"
+
+
+def at_times(rows: list[dict[str, Any]], *seconds: float) -> list[dict[str, Any]]:
+    """Give rows their times and numbers."""
+    return [
+        {**row, "at": int(at * 1_000_000), "seq": seq}
+        for seq, (row, at) in enumerate(zip(rows, seconds, strict=True))
+    ]
+
+
+def test_runs_of_a_timer_are_one_line() -> None:
+    """Count the runs of a unit by its timer, up to its failure, whatever came between."""
+    news = change("changed", "files/file", "/etc/x", sha256=("1", "2"))
+    failed = unit("a.service", cause=RUN.format(9), active_state=("inactive", "failed"))
+    again = unit_event("a.service", RUN.format(10) + ", failed")
+    rows = [
+        *(unit_event("a.service", RUN.format(n)) for n in (1, 2)),
+        news,
+        unit_event("b.service", "job:3 start by b.timer"),
+        unit_event("a.service", RUN.format(4), folded=9),
+        unit("a.service", cause=RUN.format(5), active_state=("inactive", "activating")),
+        unit("a.timer", cause=RUN.format(5), sub_state=("waiting", "running")),
+        unit("a.service", cause=RUN.format(5), active_state=("activating", "inactive")),
+        unit("a.timer", cause=RUN.format(5), sub_state=("running", "waiting")),
+        failed,
+        again,
+        unit_event("a.service", RUN.format(11)),
+    ]
+    rows = at_times(rows, *range(len(rows)))
+    since, of_timer = (change_words.format_stamp(n * 1_000_000) for n in (0, 6))
+    assert [str(line) for line in change_lines.group_into_lines(rows)] == [
+        "/etc/x changed: its content",
+        "b.service ran (job 3 start by b.timer)",
+        f"a.service ran 13 times since {since} (job 5 start by a.timer)",
+        f"a.timer changed 2 times since {of_timer} (job 5 start by a.timer)",
+        "a.service failed: inactive -> failed (job 9 start by a.timer)",
+        "a.service failed again (job 10 start by a.timer, failed)",
+        "a.service ran (job 11 start by a.timer)",
+    ]
+    assert len(list(change_lines.group_into_lines(rows, is_narrow=True))) == len(rows)
+
+
+def login(what: str, uid: int, name: str, session: str) -> list[dict[str, Any]]:
+    """Make what history has of a login or of a logout, in an order that was seen."""
+    is_begin = what == "appeared"
+
+    def of(kind: str, called: str, cause: str = "", **fields: Any) -> dict[str, Any]:
+        sides = {k: (None, v) if is_begin else (v, None) for k, v in fields.items()}
+        return change(what, kind, called, cause=cause, **sides)
+
+    return [
+        of("login1/session", session, user=name, uid=uid),
+        of(UNIT, f"user@{uid}.service", "job:1 start"),
+        of(UNIT, f"user-runtime-dir@{uid}.service", "job:2 start"),
+        of(UNIT, f"user-{uid}.slice", "job:3 start"),
+        of(UNIT, f"session-{session}.scope", "job:4 start", slice=f"user-{uid}.slice"),
+        of("login1/user", name, uid=uid),
+        of(UNIT, f"run-user-{uid}.mount"),
+    ]
+
+
+def test_a_login_is_one_line() -> None:
+    """Put what comes and goes with a user's login in one line each, and what fails in its own."""
+    began, ended = (login(what, 1001, "alice", "c6") for what in ("appeared", "gone"))
+    closing = change("changed", "login1/user", "alice", state=("active", "closing"))
+    ran = note("changed", "journal/user", "alice", ran=([], [STOP]))
+    failed = unit("user@1001.service", cause="exit", active_state=("active", "failed"))
+    rows = at_times(
+        [*began[:3], ran, *began[3:], failed, ended[0], closing, *ended[1:]],
+        *[0] * 8, *[20] * 3, *[30] * 6,
+    )  # fmt: skip
+    lines = list(change_lines.group_into_lines(rows))
+    assert [(line.at // 1_000_000, str(line)) for line in lines] == [
+        (0, "user alice logged in (session c6)"),
+        (0, "user alice ran as root: sudo systemctl stop chrony"),
+        (20, "user@1001.service failed: active -> failed (its own process ended)"),
+        (20, "user alice logged out (session c6)"),
+    ]
+    assert [len(line.of) for line in lines] == [7, 1, 1, 8]
+
+
+def test_logins_of_several_users() -> None:
+    """Keep users, and the same session after a boot, apart; give what names no user to the one."""
+    alice, bob = (login("appeared", uid, n, "c1") for uid, n in ((1001, "alice"), (1002, "bob")))
+    scope = change("event", UNIT, "session-c9.scope", cause="exit, after 1 start", folded=1)
+    other = change("gone", "login1/session", "c7", user=("eve", None), uid=(1003, None))
+    other_scope = change("gone", UNIT, "session-c7.scope", cause="exit")
+    rows = at_times(
+        [*alice, *({**row, "boot": "c"} for row in [*bob, scope]), other, other_scope],
+        *[0] * 7, *[3] * 8, 60, 60,
+    )  # fmt: skip
+    assert [line.text for line in change_lines.group_into_lines(rows)] == [
+        "user alice logged in (session c1)",
+        "user bob logged in (sessions c1, c9)",
+        "session c7 of user eve ended",
+    ]
+
+
+def test_what_is_no_login() -> None:
+    """Leave a single change, one who lingers, a job of cron and what a command did as they are."""
+    by = {"by": "root with loginctl terminate-user alice"}
+    lingers = change("appeared", "login1/user", "dave", uid=(None, 1004), linger=(None, True))
+    cron = login("appeared", 0, "root", "12")
+    cron[0]["fields"].append(("class", "", '"background"'))
+    rows = [{**row, **by} for row in login("gone", 1001, "alice", "c6")[:2]]
+    rows += [lingers, change("appeared", UNIT, "user-1004.slice")]
+    rows += [change("changed", "login1/user", "bob", state=("active", "online"))]
+    rows += [cron[0], cron[4]]
+    assert [line.text for line in change_lines.group_into_lines(rows)] == [
+        "session c6 ended",
+        "user@1001.service is gone",
+        "user dave appeared",
+        "user-1004.slice appeared",
+        "user bob changed: state active -> online",
+        "units of user root started",
+    ]

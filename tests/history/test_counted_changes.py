@@ -141,3 +141,31 @@ async def test_what_a_timer_runs_all_the_time(tmp_path: Path) -> None:
     assert len(found) < PER_HOUR + 1 + TICKS * 20 / COALESCE_RUNS_SECONDS + 3
     assert sum(1 + folded for _, folded in found) == TICKS + 1
     assert found[-1] == ("job:1 start", 0)
+
+
+async def test_a_run_that_fails_is_not_counted_with_others(tmp_path: Path) -> None:
+    """Counted runs are a row before what else happens: no failure stands for a success."""
+    run, failed = "job:7 start by a.timer", "job:8 start by a.timer, failed"
+    async with StateStore(tmp_path / "memory.db") as memory:
+        house = House(memory)
+        await house.do("a", "red")
+        await house.do("", "write")
+        await house.run(PER_HOUR + 4)
+        await house.run(5, failed)
+        await house.run(2)
+        await house.do("a", "green")
+        await house.do("", "write")
+        await house.do("a", "red")
+        await house.do("", "write")
+        await house.run(3)
+        await house.do("a", None)
+        await house.do("", "write")
+    assert rows(tmp_path, "a")[PER_HOUR + 2 :] == [
+        ("event", run, 2),
+        ("event", failed, 4),
+        ("event", run, 1),
+        ("changed", CAUSE, 0),
+        ("changed", CAUSE, 0),
+        ("event", run, 2),
+        ("gone", CAUSE, 0),
+    ]

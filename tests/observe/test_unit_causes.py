@@ -29,11 +29,11 @@ NEW, EARLY = "new.service", 0
 
 @asynccontextmanager
 async def watched(
-    bus: str, folder: Path, *others: Observer
+    bus: str, folder: Path, *others: Observer, run_seconds: float = 60.0
 ) -> AsyncIterator[tuple[FakePid1, Host]]:
     """Observe a service that runs and the timer that starts it."""
     places = Places(folder, folder / "dpkg", folder / "man", "rpm", ())
-    options = Options(NEVER, NEVER, 0.0, places=places)
+    options = Options(NEVER, NEVER, 0.0, places=places, run_seconds=run_seconds)
     observer = replace(
         unit_observer.OBSERVER, observe=partial(unit_observer.observe, options=options)
     )
@@ -250,10 +250,10 @@ async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: s
         fake.work(ONE, 5, STOPS, DOWN)
         fake.end(ONE, 5)
         await until(host, tmp_path, ONE, ("changed", "job:5 stop", 0))
-        fake.work(TIMER, 0, ("active", "running"))
+        fake.work(TIMER, 0, ("active", "elapsed"))
         fake.work(ONE, 6, UP)
         fake.end(ONE, 6)
-        await until(host, tmp_path, TIMER, ("changed", f"job:6 start by {TIMER}", 0))
+        await until(host, tmp_path, TIMER, ("changed", "job:6 start", 0))
 
 
 async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_bus: str) -> None:
@@ -456,3 +456,68 @@ async def test_a_trigger_that_stops_or_is_masked(tmp_path: Path, system_bus: str
             await host.until_shown(shown, **{"triggered_by": triggers} if triggers else {})
             await host.until(lambda count=job - 5: len(rows(tmp_path, ONE)) == count)
         assert {tuple(map(str, row["fields"])) for row in history(tmp_path)[2:]} == {()}
+
+
+RUN = {"Type": "oneshot", "TriggeredBy": [TIMER]}
+BEGINS = ("activating", "start")
+
+
+async def run_by_timer(fake: FakePid1, job: int, end: tuple[str, str] = DOWN) -> None:
+    """Let a timer run a service whose run takes longer than a reading."""
+    fake.work(TIMER, 0, ("active", "running"))
+    fake.work(ONE, job, BEGINS)
+    await asyncio.sleep(0.3)
+    fake.work(ONE, job, end)
+    fake.end(ONE, job)
+    fake.work(TIMER, 0, ("active", "waiting"))
+
+
+async def test_a_run_of_a_timer_is_one_row(tmp_path: Path, system_bus: str) -> None:
+    """A service that its timer runs has one row for each run, the timer none; a failure is news."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.units[ONE] |= RUN
+        fake.work(ONE, 5, STOPS, DOWN)
+        fake.end(ONE, 5)
+        wanted = [("changed", "job:5 stop", 0)]
+        await until(host, tmp_path, ONE, *wanted)
+        for job in (6, 7):
+            await run_by_timer(fake, job)
+            wanted.append(("event", f"job:{job} start by {TIMER}", 0))
+            await until(host, tmp_path, ONE, *wanted)
+        fake.units[ONE] |= {"Result": "exit-code", "ExecMainCode": 1, "ExecMainStatus": 3}
+        await run_by_timer(fake, 8, FAILED)
+        wanted.append(("changed", f"job:8 start by {TIMER}", 0))
+        await until(host, tmp_path, ONE, *wanted)
+        await run_by_timer(fake, 9, FAILED)
+        wanted.append(("event", f"job:9 start by {TIMER}, failed", 0))
+        await until(host, tmp_path, ONE, *wanted)
+        assert [what for what, *_ in rows(tmp_path, TIMER)] == ["appeared"]
+
+
+async def test_a_timer_that_has_started_a_unit_waits(tmp_path: Path, system_bus: str) -> None:
+    """While its unit runs, a timer is shown as waiting, with its state at present beside it."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        shown = f"systemd/unit/{TIMER}"
+        fake.work(TIMER, 0, ("active", "running"))
+        await host.until_shown(shown, sub_state="waiting", state_now="active (running)")
+        fake.work(TIMER, 0, ("active", "elapsed"))
+        await host.until_shown(shown, sub_state="elapsed")
+
+
+async def test_a_long_run_of_a_timer_is_shown(tmp_path: Path, system_bus: str) -> None:
+    """A run that lasts is shown while it goes on; so is a service that no timer runs, at once."""
+    async with watched(system_bus, tmp_path, run_seconds=0.2) as (fake, host):
+        for job, fields in (
+            (5, RUN),
+            (7, RUN | {"TriggeredBy": []}),
+            (9, RUN | {"Type": "simple"}),
+        ):
+            fake.units[ONE] |= fields
+            fake.work(ONE, job, STOPS, DOWN)
+            fake.end(ONE, job)
+            await host.until_shown(f"systemd/unit/{ONE}", active_state="inactive")
+            fake.work(ONE, job + 1, BEGINS)
+            await host.until_shown(f"systemd/unit/{ONE}", active_state="activating")
+            fake.work(ONE, job + 1, DOWN)
+            fake.end(ONE, job + 1)
+            await host.until_shown(f"systemd/unit/{ONE}", active_state="inactive")

@@ -107,5 +107,5 @@ def _is_failure(row: Change, after: Mapping[str, Any]) -> bool:
     if (row["plugin"], row["kind"]) != _UNIT or is_declaration(row):
         return False
     cause = jobs.alone(row["cause"])
-    is_again = cause.endswith(", failed") or cause in {"start:failed", jobs.GAVE_UP}
+    is_again = cause.endswith(jobs.FAILED) or cause in {"start:failed", jobs.GAVE_UP}
     return is_again or after.get("active_state") == "failed" or after.get("restart_loop") is True

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.errors import InvalidArgs
+from opdbus.history import jobs
 from opdbus.history.change import Cause
 from opdbus.observe.core.changes_per_hour import COALESCE_RUNS_SECONDS, RUNS, ChangesPerHour
 from opdbus.observe.core.report import Batch, Key, Observer
@@ -60,6 +61,8 @@ class PreparedWrite:
     # causes of changes, and of events that changed no field
     whys: dict[Identity, Cause] = field(default_factory=dict)
     events: dict[Identity, Cause] = field(default_factory=dict)
+    # counted runs that came before what else happened: rows of their own
+    earlier_runs: dict[Identity, Cause] = field(default_factory=dict)
 
 
 class ReportTracker:
@@ -131,7 +134,7 @@ class ReportTracker:
             ):  # it came and left between two writes
                 new.events[self._identity(key)] = why
         for key in new.removed_keys:
-            seen = self._seen[key]
+            seen = _take_runs(new, self._seen[key], batch.whys.get(key, Cause()))
             new.removed_identities.add(seen.identity)
             new.whys[seen.identity] = add_pending(
                 seen.pending_cause, self._why(batch, key, default_cause)
@@ -145,6 +148,12 @@ class ReportTracker:
         new.removed_identities = new.removed_identities.union(earlier) - new.name_owners.keys()
         self._rejected = new.rejected
         return new
+
+    def remember_runs(self, new: PreparedWrite) -> None:
+        """Take in that the earlier runs were stored."""
+        for key, seen in self._seen.items() if new.earlier_runs else ():
+            if seen.identity in new.earlier_runs:
+                self._seen[key] = seen._replace(pending_cause=_without_runs(seen.pending_cause))
 
     def remember(self, new: PreparedWrite) -> None:
         """Take in what was stored."""
@@ -231,6 +240,8 @@ class ReportTracker:
         disposition: Disposition = "written"
         now = self._changes.clock()
         if before:
+            if why.is_event or self._changed(key, hashes):
+                before = _take_runs(new, before, why)
             deferrable = frozenset[str]() if self._due(key) <= now else new.noisy_fields(key.kind)
             if is_run(why):
                 new.runs += [key] * (1 + why.coalesced_count)
@@ -289,6 +300,25 @@ def differing(some: Mapping[str, bytes], others: Mapping[str, bytes]) -> frozens
 def is_run(why: Cause) -> bool:
     """Return whether the cause is a job triggered by a timer, socket or path."""
     return why.is_event and why.cause.startswith("job:") and " by " in why.cause
+
+
+def _is_same_outcome(one: Cause, other: Cause) -> bool:
+    """Return whether two runs both succeeded or both failed."""
+    return one.cause.endswith(jobs.FAILED) == other.cause.endswith(jobs.FAILED)
+
+
+def _take_runs(new: PreparedWrite, seen: SeenObject, why: Cause) -> SeenObject:
+    """Return an object without its counted runs if something else happens now than such a run."""
+    pending = seen.pending_cause
+    is_same = is_run(why) and _is_same_outcome(pending, why)
+    if not is_run(pending) or is_same:
+        return seen
+    new.earlier_runs[seen.identity] = Cause(pending.cause, pending.coalesced_count - 1)
+    return seen._replace(pending_cause=_without_runs(pending))
+
+
+def _without_runs(pending: Cause) -> Cause:
+    return Cause(ignored_fields=pending.ignored_fields)
 
 
 def classify(

@@ -93,6 +93,9 @@ class Writer:
         # on a thread: 1,000 objects take a tenth of a second
         new = await asyncio.to_thread(self.tracker.prepare, batch, earlier, self._first_cause)
         try:
+            if new.earlier_runs:
+                await self._store.observe([], set(), {}, events=new.earlier_runs)
+                await asyncio.to_thread(self.tracker.remember_runs, new)
             await self._store.observe(
                 new.objects,
                 new.removed_identities,

@@ -163,7 +163,7 @@ class UnitCauses:
         if is_failed and work.is_automatic and is_other:
             return work.cause.replace(jobs.alone(work.cause), EXIT)
         if not is_other and is_failed and jobs.act(work.cause) in {START, RESTART}:
-            return work.cause + ", failed"
+            return work.cause + jobs.FAILED
         if work.is_automatic and is_other and now.get("n_restarts"):
             return work.cause + ", automatic"
         if work.is_automatic and not is_other:

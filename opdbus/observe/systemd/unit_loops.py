@@ -4,12 +4,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from opdbus.observe.systemd.unit_properties import DOWN
+from opdbus.observe.systemd.unit_properties import DOWN, STATE_NOW
 from opdbus.state.object import Json
 
-# The field of a unit in a loop, and the volatile one of its state at present.
+# The field of a unit in a loop.
 LOOP: Final = "restart_loop"
-_NOW: Final = "state_now"
 # So many restarts within so long a time are a loop, which ends when none came for as long.
 _MANY: Final = 4
 _SECONDS: Final = 600.0
@@ -68,7 +67,7 @@ class UnitLoops:
         shown = self._steady.setdefault(unit, _WAITS | self._ends.get(unit, {}))
         others = {name: value for name, value in fields.items() if name not in OF_END}
         state_now = f"{fields.get('active_state')} ({fields.get('sub_state')})"
-        return others | shown | {LOOP: True, _NOW: state_now}, wait
+        return others | shown | {LOOP: True, STATE_NOW: state_now}, wait
 
     def forget(self, unit: str) -> None:
         """Drop the counts and states of a unit."""

@@ -19,6 +19,7 @@ from opdbus.observe.systemd.unit_documents import FACTS, UnitDocuments
 from opdbus.observe.systemd.unit_files import UnitFolders
 from opdbus.observe.systemd.unit_jobs import EXIT, TRIGGERS
 from opdbus.observe.systemd.unit_loops import LOOP, OF_END, UnitLoops
+from opdbus.observe.systemd.unit_properties import Values
 from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.state.object import Json
 
@@ -52,6 +53,8 @@ class Options:
     units_every: float = 1.0
     most_units: int = MAX_OBJECTS
     places: Places = field(default_factory=Places)
+    # a run of a timer that is over sooner is only an event
+    run_seconds: float = 15.0
 
 
 async def observe(report: Report, options: Options = Options()) -> None:
@@ -264,6 +267,8 @@ class _Units:
         self._pace = Pace(self._clock)
         # units whose signals are still to come, until when, and the cause if none does
         self._waited_for: dict[str, tuple[float, str]] = {}
+        # until when services that timers run are not read
+        self._runs: dict[str, float] = {}
         self._is_reloading = False
         self._have_files_changed = False
         # when to list all units, and all unit files; and when that was done
@@ -436,6 +441,8 @@ class _Units:
             return {}
         if state == "reloading" and not is_quiet and self._must_wait(name, cause, _RELOAD_SECONDS):
             return {}
+        if self._is_short_run(name, values):
+            return {}
         self._causes.jobs.set_read(name, values)
         if is_new and isinstance(at := values.get("StateChangeTimestamp"), int) and at:
             self._came[name] = at / 1e6
@@ -447,6 +454,18 @@ class _Units:
         if again_in:
             self._pace.queue(name, again_in)
         return steady
+
+    def _is_short_run(self, name: str, values: Values) -> bool:
+        """Return whether a service that a timer runs may end soon; queue it for later if so."""
+        is_run = unit_properties.is_short_run(values, self.reported.last(name))
+        if not is_run or self.reported.is_quiet:
+            self._runs.pop(name, None)
+            return False
+        now = self._clock()
+        wait = self._runs.setdefault(name, now + self._options.run_seconds) - now
+        if wait > 0:
+            self._pace.queue(name, wait)
+        return wait > 0
 
     def _put_missed_start(self, name: str) -> bool:
         """Report the start of a unit that is down, was starting when it was read last, and came up.
@@ -487,6 +506,7 @@ class _Units:
         self._loaded -= names
         for name in names:
             self._loops.forget(name)
+            self._runs.pop(name, None)
             self._causes.jobs.set_read(name, {})
         await self._report_files(names, await self._pid1.files_of(names), cause)
 

@@ -43,6 +43,10 @@ _MAX_DEPENDENCIES: Final = 12
 _NO_NUMBER: Final = (1 << 64) - 1
 # Value of ExecMainCode for an exit; larger ones are for signals.
 _EXITED: Final = 1
+# A unit's state at present, where another one is shown because this one comes and goes.
+STATE_NOW: Final = "state_now"
+# Units that wait for a time or a file, also while what they started runs.
+_WAITING: Final = (".timer", ".path")
 # States of a unit that does not run.
 DOWN: Final = frozenset(("inactive", "failed"))
 # The exceptions of reading values of unexpected types.
@@ -85,7 +89,21 @@ def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
             fields[name] = convert(values)
     fields = {name: value for name, value in fields.items() if value not in (None, "", [])}
     state = file_state or fields.get("unit_file_state", "")
+    states = fields.get("active_state"), fields.get("sub_state")
+    if states == ("active", "running") and str(values.get("Id")).endswith(_WAITING):
+        fields |= {"sub_state": "waiting", STATE_NOW: "active (running)"}
     return fields | ({"unit_file_state": state} | of_file_state(state) if state else {})
+
+
+def is_short_run(values: Values, last: Mapping[str, Json]) -> bool:
+    """Return whether a unit that was down is one of those that timers run, and is about to end."""
+    with suppress(*CONVERSION_ERRORS):
+        is_of_timer = values["Type"] == "oneshot" and any(values["TriggeredBy"])
+        is_between = values["ActiveState"] in {"activating", "deactivating"}
+        is_restarted = str(values["SubState"]).startswith("auto-restart")
+        is_run = is_of_timer and is_between and not is_restarted
+        return is_run and last.get("active_state") in DOWN
+    return False
 
 
 def of_file(path: str, state: str) -> dict[str, Json]:
