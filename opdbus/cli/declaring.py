@@ -16,11 +16,12 @@ from opdbus.cli.drifting import describe_row, wait_until
 from opdbus.cli.find_objects import NO_HITS
 from opdbus.cli.root import kind, plugin, root
 from opdbus.errors import InvalidArgs
+from opdbus.platform import name_lists
 from opdbus.state.object import SETTINGS, ObjectId
 from opdbus.wording.change_words import plural as plural_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from opdbus.client import Client
     from opdbus.state.document_edit import DocumentEditor
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 _AT_A_TIME: Final = 1000
 # Objects have a line each; what contains them is indented.
 _INDENTED_LEVELS: Final = 4
+# Units that are started at boot and are not active; types of those that stay so; names in a line.
+_STARTED_AT_BOOT: Final = "plugin=systemd, kind=unit, unit_file_state=enabled, active_state!=active"
+_RUNNING: Final = (".service", ".socket", ".timer", ".path")
+_MOST_IDLE: Final = 10
 _CHOICES: Final = ("y", "n", "q")
 
 
@@ -81,6 +86,13 @@ def declare(objects: Sequence[str], all_: bool, file: Path | None, **wanted: str
     count = len(declared) - unnamed
     size = max(1, len(text) >> 10)
     output.print_note(f"{count:,} {plural_words('object', count)}, {size:,} KiB")
+    if idle := ask(partial(_find_idle_units, declared)) if scope == "stable" else []:
+        listed = name_lists.join_first(idle, _MOST_IDLE)
+        units = "unit starts" if len(idle) == 1 else "units start"
+        they = "does" if len(idle) == 1 else "do"
+        output.print_note(
+            f"{len(idle):,} {units} at boot and {they} not run: {listed}; declared as enabled only"
+        )
     if hidden:
         output.print_note(f"left out: {hidden:,} {plural_words('value', hidden)} with a secret")
     if unnamed:
@@ -108,6 +120,21 @@ async def _read_baseline(
     secret = [[one["plugin"], one["kind"]] for one in entries if _is_secret(one)]
     claims = [one for one in claims if one not in secret and _is_wanted(one, wanted)]
     return entries, claims, awaits
+
+
+async def _find_idle_units(declared: Collection[tuple[str, str, str]], client: Client) -> list[str]:
+    """Return the declared units that start at boot, and could run, and do not.
+
+    A service that ends by itself is none of them.
+    """
+    _, rows = await client.pages({"where": _STARTED_AT_BOOT}, 0, None)
+    rows = [row for row in rows if tuple(row[1:]) in declared and row[3].endswith(_RUNNING)]
+    values = await client.values([path for path, *_ in rows], ["type", "unmet_condition"])
+    return [
+        name
+        for (*_, name), (type_, unmet) in zip(rows, values, strict=True)
+        if type_ != "oneshot" and not unmet and "@." not in name
+    ]
 
 
 def _is_wanted(kind_id: Sequence[str], wanted: Mapping[str, str]) -> bool:
@@ -192,6 +219,8 @@ def _update(file: Path, objects: Sequence[str], wanted: Mapping[str, str]) -> in
     output.replace_file(path, text, path.stat())
     for note in done:
         output.print_note(note)
+    if Path(ask(lambda client: client.state())["StateFile"]).resolve() == path:
+        output.print_note(f"op-dbus reads {file} within 2 seconds")
     return 0
 
 
@@ -260,6 +289,9 @@ def _take_over(
             notes.append(f"{name}: declared no more")
         elif _value_at(plugins, (*found, *path)) != declared:
             notes.append(f"{field} is not what op-dbus has read: left as it is")
+        elif observed and declared is None:
+            edited.set((*at, *path), observed[0])
+            notes.append(f"{field} {output.json_text(observed[0])}: declared")
         elif observed:
             edited.set((*at, *path), observed[0])
             notes.append(f"{field} {output.json_text(declared)} -> {output.json_text(observed[0])}")

@@ -191,10 +191,34 @@ async def take_over(memory: StateStore, plan: Plan, fields: Sequence[Field]) -> 
     declared = json.loads(contents[plan.declared.id].properties)
     try:
         seen = batch_comparison.nearest_view(plan, declared, contents)
-        return tuple(_change(plan, one, declared, seen) for one in fields)
+        changes = [_change(plan, one, declared, seen) for one in fields]
+        added = _added(plan, declared, seen) if seen and all(one.path for one in changes) else ()
     except Exception as error:  # noqa: BLE001 -- published values may have any shape
         log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return ()
+    return (*changes, *added)
+
+
+def _added(plan: Plan, declared: Seen, seen: Seen) -> Iterator[Change]:
+    """Yield fields that the declaration lacks, and that are declared of an object as it is now."""
+    if not field_comparison.is_wanted(declared) or field_comparison.is_only_observed(declared):
+        return
+    keys = {equality.normalize_key(key) for key in _plain(declared)}
+    for rule in dict.fromkeys(plan.row.rules.values()):
+        if not rule.is_added or not keys.isdisjoint(rule.keys.split()):
+            continue
+        path = (rule.keys.split()[0],)
+        value = _from_rule(rule, plan.object_id.name, seen)
+        if value is not None and _is_declarable(plan.row, path, value, seen):
+            yield Change(path, None, [value])
+
+
+def _plain(declared: Seen) -> Iterator[str]:
+    """Yield the fields of a declaration, and those in fields."""
+    for key, value in declared.items():
+        yield key
+        if isinstance(value, dict):
+            yield from value
 
 
 def _change(plan: Plan, field: Field, declared: Seen, seen: Seen | None) -> Change:

@@ -48,6 +48,8 @@ class Rule:
     lists: Lists = WHOLE
     # the value that a baseline declares under the first key; None: it leaves the field out
     baseline: Baseline | None = None
+    # whether that is added to a declaration without the field when its object is taken over
+    is_added: bool = False
 
 
 class BelongingKind(NamedTuple):
@@ -174,6 +176,8 @@ _UNITS: Final = Row(
             "active_state",
             word_values.state,
             baseline=baseline_values.state_of_enabled,
+            # a unit that did not run when it was declared
+            is_added=True,
         ),
         Rule(
             "enabled enable",

@@ -1,13 +1,14 @@
 """Rules of alerts: which changes they choose, and what is wrong with a file of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
 
-from opdbus.cli.alerts.alert import read_alert
+from opdbus.cli.alerts.alert import may_have_recovered, read_alert, was_failed
 from opdbus.cli.alerts.alert_rules import Rules, read_rules
 from opdbus.cli.alerts.delivery import Cursor
 from opdbus.errors import ConfigError
@@ -108,7 +109,7 @@ def test_an_alert_says_all_that_is_known() -> None:
     alert = read_alert(drift)
     assert alert
     assert json.loads(alert.to_json("h", ["x"])) == {
-        "format_version": "1.0",
+        "format_version": "1.1",
         "kind": "drift",
         "what": "drift",
         "sequence": 7,
@@ -139,9 +140,12 @@ BAD = [
     ('[[rule]]\non = "failed"\n[[rule]]\nname = "b"\n', ":1: a rule needs a name"),
     (
         'rule = [{name = "a", on = "fail"}]\n',
-        ":1: `on` of rule 'a' is one of drift, failed, change",
+        ":1: `on` of rule 'a' is one of drift, failed, recovered, change",
     ),
-    ('[[rule]]\nname = "a"\non = "fail"\n', ":3: `on` of rule 'a' is one of drift, failed, change"),
+    (
+        '[[rule]]\nname = "a"\non = "fail"\n',
+        ":3: `on` of rule 'a' is one of drift, failed, recovered, change",
+    ),
     ('[[rule]]\nname = "a"\non = "drift"\nseverty = "error"\n', ":4: a rule has no 'severty', on"),
     ('[[rule]]\nname = "a"\non = "drift"\nseverity = "bad"\n', ":4: severity is one of info, not"),
     ('[[rule]]\nname = "a"\non = "change"\nwhere = "x"\n', ":4: 'x' is no condition"),
@@ -168,7 +172,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
 
 def test_the_installed_rules_are_accepted(tmp_path: Path) -> None:
     """Accept the file that is installed, also with its comments removed."""
-    assert len(read_rules(EXAMPLE, EXECUTABLES).rules) == 2
+    assert len(read_rules(EXAMPLE, EXECUTABLES).rules) == 3
     text = EXAMPLE.read_text()
     last = text[text.index("# [[rule]]") :]
     lines = [line.removeprefix("# ") for line in last.splitlines()]
@@ -190,3 +194,48 @@ def test_a_cursor_is_one_number(tmp_path: Path) -> None:
         ConfigError, match="mail is no number of a change: without the file, alerts"
     ):
         cursor.read()
+
+
+def test_a_failed_unit_that_works_again() -> None:
+    """Tell a unit that is failed no longer from one that starts, by what it was before."""
+
+    def state(before: str, after: str, **more: Any) -> dict[str, Any]:
+        return row(fields={"active_state": (before, after)}, **more)
+
+    def found(change: dict[str, Any]) -> bool | None:
+        alert = read_alert(change)
+        return alert and may_have_recovered(alert)
+
+    assert found(state("failed", "active")) is True
+    assert found(state("failed", "inactive")) is True
+    assert found(row("gone", fields={"active_state": ("failed", "")})) is True
+    assert found(row(fields={"restart_loop": (True, "")})) is True
+    # the states before say whether it was failed
+    assert found(state("activating", "active")) is None
+    assert found(state("activating", "inactive")) is None
+    for change in (
+        state("inactive", "active"),
+        state("failed", "activating"),
+        state("activating", "failed"),
+        state("active", "inactive"),
+        state("failed", "active", source="file"),
+        state("failed", "active", plugin="app"),
+        row("drift", severity="error", fields={"active_state": ("failed", "active")}),
+    ):
+        assert not found(change)
+    moving, failed = state("failed", "activating"), state("active", "failed")
+    assert was_failed([row(fields={"user": ("a", "b")}), moving, failed, state("", "active")])
+    assert not was_failed([moving, state("activating", "inactive"), failed])
+    assert not was_failed([DRIFT, moving])
+
+
+def test_the_text_says_that_a_unit_works_again() -> None:
+    """Say in the text of a recovery that the unit works again, and by whom."""
+    known = {"cause": "job:9 restart", "by": "carol with sudo systemctl restart web"}
+    alert = read_alert(row(fields={"active_state": ("failed", "active")}, **known))
+    assert alert
+    text = json.loads(replace(alert, kind="recovered").to_json("h", []))["text"]
+    assert text == (
+        "web.service works again: failed -> active (job 9 restart)"
+        " by carol with sudo systemctl restart web"
+    )

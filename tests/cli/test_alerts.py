@@ -186,7 +186,7 @@ def test_nothing_is_lost_and_the_order_is_kept(notifier: Notifier) -> None:
     assert [name_of(one) for one in alerts] == ["a", "b", "c"]
     assert [one["sequence"] for one in alerts] == [last - 2, last - 1, last]
     assert {**alerts[0], "time": 0, "causes": 0, "text": 0} == {
-        "format_version": "1.0",
+        "format_version": "1.1",
         "kind": "failed",
         "what": "appeared",
         "sequence": last - 2,
@@ -279,6 +279,34 @@ def test_alerts_say_why_a_unit_failed(notifier: Notifier) -> None:
     assert (alert["why"], alert["lines"]) == ("no disk", ["starts", "no disk"])
     assert alert["text"].endswith(", why: no disk")
     assert f"{place}: rule 'typo' chooses nothing: there is no kind 'grup'" in notifier.log()
+
+
+def test_a_failed_unit_that_works_again_is_an_alert(notifier: Notifier) -> None:
+    """After the alert of a failure, tell that the unit works, also if it took its time to start."""
+    daemon = notifier._daemon
+    rule = '[[rule]]\nname = "works"\non = "recovered"\nrun = ["plain"]\n'
+    failed = '[[rule]]\nname = "failed"\non = "failed"\nrun = ["plain"]\n'
+    notifier.config.write_text(f"{failed}{rule}")
+    publish(daemon, "old", active_state="inactive")
+    notifier.start()
+    notifier.until_status("READY=1")
+    publish(daemon, "a", "b")
+    got = [notifier.plain.line() for _ in "ab"]
+    publish(daemon, "a", active_state="active")
+    publish(daemon, "old", active_state="activating")
+    publish(daemon, "b", active_state="activating")
+    publish(daemon, "old", active_state="active")
+    publish(daemon, "b", active_state="active")
+    got += [notifier.plain.line() for _ in "ab"]
+    told = [(name_of(one), one["kind"], one["severity"], one["rules"]) for one in got]
+    assert told == [
+        ("a", "failed", "error", ["failed"]),
+        ("b", "failed", "error", ["failed"]),
+        ("a", "recovered", "info", ["works"]),
+        ("b", "recovered", "info", ["works"]),
+    ]
+    assert got[2]["text"].startswith("a works again: failed -> active")
+    assert got[3]["text"].startswith("b works again: activating -> active")
 
 
 async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path) -> None:

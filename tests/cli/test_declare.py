@@ -261,3 +261,38 @@ def test_no_daemon_is_a_plain_error(tmp_path: Path) -> None:
             assert "op-dbus is not running" in fails(nobody, 4, command)
     finally:
         bus.kill()
+
+
+def test_units_that_do_not_run_are_told(declared: Declared) -> None:
+    """Say which units start at boot and do not run; once one runs, its state is taken over."""
+    inactive = {"active_state": "inactive", "unit_file_state": "enabled"}
+    declared.load(EMPTY)
+    declared.publish(
+        ("systemd", "unit", "idle.service", inactive),
+        ("systemd", "unit", "idle.timer", inactive),
+        # these end by themselves, wait for what is not there, or are no services
+        ("systemd", "unit", "once.service", {**inactive, "type": "oneshot"}),
+        ("systemd", "unit", "unmet.service", {**inactive, "unmet_condition": ["ConditionX=y"]}),
+        ("systemd", "unit", "some.target", inactive),
+        ("systemd", "unit", "off.service", {**inactive, "unit_file_state": "disabled"}),
+    )
+    done = run(declared.daemon, "declare", "--plugin", "systemd", "--kind", "unit")
+    assert "at boot" not in done.stderr
+    done = run(declared.daemon, "declare")
+    told = "2 units start at boot and do not run: idle.service, idle.timer; declared as enabled"
+    assert f"{told} only\n" in done.stderr
+    units = json.loads(done.stdout)["plugins"]["systemd"]["units"]
+    assert units["idle.service"] == {"enabled": True}
+    declared.load(done.stdout)
+    declared.publish(("systemd", "unit", "idle.service", {**inactive, "active_state": "active"}))
+    update = ("declare", "--update", str(declared.file), "idle.service", "idle.timer")
+    done = run(declared.daemon, *update)
+    assert done.stderr == (
+        'systemd/unit/idle.service: active_state "active": declared\n'
+        f"op-dbus reads {declared.file} within 2 seconds\n"
+    )
+    units = json.loads(declared.file.read_text())["plugins"]["systemd"]["units"]
+    assert units["idle.service"] == {"enabled": True, "active_state": "active"}
+    assert units["idle.timer"] == {"enabled": True}
+    declared.load()
+    assert declared.until() == {}

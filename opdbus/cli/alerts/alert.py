@@ -15,16 +15,20 @@ from opdbus.wording.change_lines import group_into_lines
 from opdbus.wording.change_words import DECLARED, Change, is_declaration
 
 # Version of the objects; the minor number grows with additions.
-FORMAT: Final = "1.0"
+FORMAT: Final = "1.1"
 # Words of history for what happened, by the kinds of alerts.
 WHATS: Final[Mapping[str, Sequence[str]]] = {
     "drift": ("drift", "intended", "healed", "undeclared"),
     "failed": ("appeared", "changed", "event"),
+    "recovered": ("changed", "gone"),
     "change": ("appeared", "changed", "gone", "event", "forgot"),
 }
 # Values of a change that the journal explains: who made it, and why a unit failed.
 OF_JOURNAL: Final = ("by", "as_root", "why", "lines")
 _UNIT: Final = ("systemd", "unit")
+_STATE: Final = "active_state"
+# States between two others.
+_MOVING: Final = frozenset(("activating", "deactivating", "reloading", "refreshing"))
 _INFO, _WORST = SEVERITIES[0], SEVERITIES[-1]
 
 
@@ -54,7 +58,9 @@ class Alert:
         after, declared = dict(self.after), {}
         if self.kind == "drift":
             declared = {path: after.pop(path) for path in self.after if path.startswith(DECLARED)}
-        cause = self.row["cause"]
+        cause, text = self.row["cause"], str(line)
+        if self.kind == "recovered":
+            text = text.replace(" started: ", " works again: ", 1)
         values = {
             "format_version": FORMAT,
             "kind": self.kind,
@@ -76,7 +82,7 @@ class Alert:
             "why": self.row.get("why", ""),
             "lines": self.row.get("lines", []),
             "rules": rules,
-            "text": str(line),
+            "text": text,
         }
         return json.dumps(values, ensure_ascii=False)
 
@@ -108,4 +114,35 @@ def _is_failure(row: Change, after: Mapping[str, Any]) -> bool:
         return False
     cause = jobs.alone(row["cause"])
     is_again = cause.endswith(jobs.FAILED) or cause in {"start:failed", jobs.GAVE_UP}
-    return is_again or after.get("active_state") == "failed" or after.get("restart_loop") is True
+    return is_again or after.get(_STATE) == "failed" or after.get("restart_loop") is True
+
+
+def may_have_recovered(alert: Alert) -> bool | None:
+    """Return whether a unit is failed no longer; None if its state before a transition says that.
+
+    It works again, ran to its end, is restarted no longer, or its failure was reset.
+    """
+    row = alert.row
+    is_unit = (row["plugin"], row["kind"]) == _UNIT and not is_declaration(row)
+    if alert.kind != "change" or not is_unit or alert.what not in WHATS["recovered"]:
+        return False
+    before, after = alert.before.get(_STATE), alert.after.get(_STATE)
+    if before in _MOVING and after not in _MOVING and after:
+        return None
+    is_looping = alert.before.get("restart_loop") is True and after != "failed"
+    return is_looping or (before == "failed" and after not in _MOVING)
+
+
+def was_failed(rows: Sequence[Change]) -> bool:
+    """Return whether a unit was failed in the last state that its changes, the newest first, tell.
+
+    States of transition are passed over.
+    """
+    for row in rows:
+        if (row["plugin"], row["kind"]) != _UNIT or is_declaration(row):
+            continue
+        told = (json.loads(field[2]) for field in row["fields"] if field[0] == _STATE and field[2])
+        state = next(told, None)
+        if state and state not in _MOVING:
+            return bool(state == "failed")
+    return False

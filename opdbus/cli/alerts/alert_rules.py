@@ -40,7 +40,8 @@ class Rule:
 
     def matches(self, alert: Alert) -> bool:
         """Return whether an alert meets all conditions; `change` stands for failed units too."""
-        is_kind = self.kind == alert.kind or (self.kind == "change" and alert.kind == "failed")
+        is_change = alert.kind in {"failed", "recovered"} and self.kind == "change"
+        is_kind = self.kind == alert.kind or is_change
         return (
             is_kind
             and alert.what in self.whats

@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from opdbus.cli.alerts.alert import OF_JOURNAL, WHATS, Alert, read_alert
+from opdbus.cli.alerts.alert import (
+    OF_JOURNAL,
+    WHATS,
+    Alert,
+    may_have_recovered,
+    read_alert,
+    was_failed,
+)
 from opdbus.cli.alerts.alert_rules import Rules
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
@@ -30,6 +37,8 @@ _AGAIN_SECONDS: Final = 60.0
 _JOURNAL_SECONDS: Final = 2.0
 # Changes of an object among which the one that made it drift is looked for.
 _ROWS_BEFORE: Final = 10
+# Changes of a unit that started among which its state before is looked for.
+_ROWS_OF_UNIT: Final = 20
 # Changes that are read at a time.
 _ROWS: Final = 200
 # Changes without an alert after which the cursor is written nevertheless.
@@ -205,12 +214,23 @@ class Delivery:
         return await client.changes({"after": at, "below": newest + 1, "order": "oldest"}, _ROWS)
 
     async def _take(self, row: Row) -> None:
-        alert = read_alert(row)
+        if alert := read_alert(row):
+            alert = await self._find_recovery(alert)
         rules = self._setting.rules.match(self._executable.name, alert) if alert else ()
         if alert and rules:
             alert = await self._explain(alert)
             await self._deliver(alert, f"{alert.to_json(self._setting.host, rules)}\n")
         self._move(row["seq"], is_kept=bool(rules))
+
+    async def _find_recovery(self, alert: Alert) -> Alert:
+        """Return an alert of that a unit is failed no longer as such; any other unchanged."""
+        has_recovered = may_have_recovered(alert)
+        if has_recovered is None:
+            wanted = {"object": alert.row["object"], "below": alert.row["seq"]}
+            with suppress(OpDbusError):
+                rows = await self._setting.client.changes(wanted, _ROWS_OF_UNIT)
+                has_recovered = was_failed(rows)
+        return replace(alert, kind="recovered") if has_recovered else alert
 
     async def _explain(self, alert: Alert) -> Alert:
         """Return an alert with who did it and why, waiting for that while the journal is read."""
