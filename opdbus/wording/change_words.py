@@ -351,6 +351,7 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 }
 _PUBLISHED: Final = ("published", "no longer published")
 _UNIT: Final = ("systemd", "unit")
+_SESSION: Final = ("login1", "session")
 # Kinds whose names need no noun before them.
 _WITHOUT_NOUN: Final = frozenset({_UNIT, ("files", "file")})
 _NOUNS: Final[Mapping[tuple[str, str], str]] = {
@@ -399,6 +400,7 @@ def _describe_change(change: Change) -> ChangeWords:
     known = {} if "yes" in values["linger"] else _COMES
     comes, leaves = _PUBLISHED if is_published else known.get(kind_id, ("appeared", "is gone"))
     subject, what = subject_of(kind_id, change["name"]), change["what"]
+    subject += _user_of_session(values) if kind_id == _SESSION else ""
     if kind_id == STATE_FILE:
         return ChangeWords(subject, *_describe_state_file(change["fields"]))
     if is_declaration(change):
@@ -434,6 +436,12 @@ def _describe_change(change: Change) -> ChangeWords:
     is_late = change["cause"] == NOT_FOLLOWED
     verb = "is still other than declared" if is_late else _DRIFT_VERBS.get(what, what)
     return ChangeWords(subject, verb, describe_drift(what, values, kind_id))
+
+
+def _user_of_session(values: FieldValues) -> str:
+    """Return whose session came or went; empty if that is not kept."""
+    user = values["user"].after or values["user"].before
+    return f" of {user}" if user else ""
 
 
 def is_declaration(change: Change) -> bool:

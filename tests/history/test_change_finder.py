@@ -38,6 +38,9 @@ _PLUGINS = {
     "mount": "mounts",
     "sysctl": "kernel",
     "listener": "net",
+    "session": "login1",
+    "user": "login1",
+    "seat": "login1",
 }
 ON = {"active_state": "active", "unit_file_state": "enabled"}
 OFF = {"active_state": "inactive", "unit_file_state": "disabled"}
@@ -726,3 +729,19 @@ async def test_why_a_unit_does_not_run_is_what_its_fields_say(day: Day) -> None:
     await day.see("unit", "spare.service", **ON)
     await day.see("unit", "spare.service", **OFF)
     assert not any(each.note for each in await day.finder.before("spare stopped", Filter(), 9))
+
+
+@on_a_day()
+async def test_who_logged_in_is_every_user_with_the_sessions(day: Day) -> None:
+    """List users and their sessions, the newest first, and no seats or accounts."""
+    await day.see("user", "alice", uid=1001)
+    await day.see("session", "c1", user="alice")
+    await day.see("seat", "seat0", session="c1")
+    await day.see("account", "carol", uid=1003)
+    await day.see("user", "carol", uid=1003)
+    for name in ("c2", "c3"):
+        await day.see("session", name, user="carol")
+    await day.see("session", "c2")
+    for question in ("who logged in?", "Who has logged in recently?", "which users logged on?"):
+        found = await day.finder.about(question, Filter(), 9)
+        assert names(found) == ["c3", "c2", "carol", "c1", "alice"]

@@ -108,6 +108,15 @@ _VALUE_AT_EVENT = re.compile(
 )
 
 
+# Questions for everybody who logged in, and the plugin of logins.
+_LOGINS = re.compile(
+    r"(?:who|which (?:users|people|accounts|user|person))(?: all| else| has| have| was| had| just"
+    r"| recently)* (?:logged|signed) (?:in|on)(?: (?:here|to (?:this|the) \w+|recently))?[?!. ]*$",
+    re.IGNORECASE,
+)
+_LOGIN: Final = "login1"
+
+
 # Questions for an event of one object: `did postgresql restart`, `who restarted postgresql`.
 _OF_ONE = re.compile(
     r"(?:(?:did|was|has|had|when (?:did|was|has)|how often (?:did|was|has))|who (?:has )?\w+ed)"
@@ -180,9 +189,7 @@ class ChangeFinder:
         asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
-        if wanted.object_ids is None and (
-            rows := await commands_run.find_commands(self._memory, asked, wanted)
-        ):
+        if wanted.object_ids is None and (rows := await self._acts_of_users(asked, wanted)):
             return _answer_with(rows, limit)
         if _PAST_VALUE.search(asked) and not event_questions.find_events(asked):
             return await self._past_values(asked, wanted, limit, priority)
@@ -208,6 +215,17 @@ class ChangeFinder:
         found = await self._about(asked, wanted, _CANDIDATES, priority, names=names)
         found = [each for each in found if await self._lasts(each.row)]
         return [replace(each, total=len(found)) for each in found[:limit]]
+
+    async def _acts_of_users(self, asked: str, wanted: Filter) -> list[Row]:
+        """Return the rows of commands that a question asks for, or of users who logged in.
+
+        The newest comes first.
+        """
+        if not _LOGINS.match(asked.strip()):
+            return await commands_run.find_commands(self._memory, asked, wanted)
+        span = replace(wanted, plugin=_LOGIN, what="appeared", is_oldest_first=False)
+        rows = await history_reader.first_rows(self._memory, span, _MOST_ROWS)
+        return [row for row in rows if row.identity.kind in {"user", "session"}]
 
     async def _lasts(self, row: Row) -> bool:
         """Return whether no later change of its object has undone a change."""
