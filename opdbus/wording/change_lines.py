@@ -127,10 +127,13 @@ def _line_of_listing(found: Sequence[Item], least: str) -> ChangeLine:
 
 def _line_of_one(item: Item) -> ChangeLine:
     change, words = item
-    text = f"{words}{_repetitions(change)}"
-    return ChangeLine(
-        change["at"], text, _cause_of_line(change), [change], _words_of_journal(change)
-    )
+    text, cause = f"{words}{_repetitions(change)}", _cause_of_line(change)
+    if "killed by " in words.detail and cause == "exit":
+        cause = ""
+    # the journal may say no more than systemd's result
+    is_known = f"({change.get('why')})" in f"{text}{cause_in_brackets(cause)}"
+    known = {**change, "why": ""} if is_known else change
+    return ChangeLine(change["at"], text, cause, [change], _words_of_journal(known))
 
 
 def _words_of_journal(change: Change) -> str:

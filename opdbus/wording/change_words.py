@@ -36,6 +36,8 @@ _WITH_MORE: Final[Mapping[str, str]] = {
     "job": "job {}",
     "bus": "by {}",
 }
+# Names and numbers of signals begin so.
+_OF_SIGNAL: Final = ("SIG", "signal ")
 _PACKAGE_RUN: Final = re.compile(r"(dpkg|apt|rpm):\d{4}-\d\d-\d\dT(\d\d:\d\d)\S*(?: (.+))?")
 _CALLER: Final = re.compile(r"bus:(:\S+) uid ([0-9]{1,10})")
 
@@ -46,13 +48,16 @@ def describe_cause(text: str, user: Callable[[int], str] = lambda uid: f"uid {ui
         return f"during {describe_cause(text.removeprefix('during '))}"
     if text.startswith("unit exit"):
         text = describe_cause(text.removeprefix("unit "))
-        return text.replace("its own process", "its unit's process")
+        text = text.replace("its own process", "its unit's process")
+        return re.sub("^killed", "its unit was killed", text)
     text = jobs.alone(text)
     if run := _PACKAGE_RUN.fullmatch(text):
         return f"package run {run[2]} {run[3] or run[1]}"
     if caller := _CALLER.fullmatch(text):
         return f"by {user(int(caller[2]))} ({caller[1]})"
     kind_id, colon, rest = text.partition(":")
+    if kind_id == "exit" and rest.startswith(_OF_SIGNAL):
+        return f"killed by {rest}"
     if text not in _CAUSES and colon and kind_id in _WITH_MORE:
         return _WITH_MORE[kind_id].format(rest)
     return _CAUSES.get(text, text)
@@ -270,7 +275,8 @@ def _unit_result(values: FieldValues) -> str:
     """Return the end of a unit's process in brackets, in more detail than systemd's result."""
     result, status = values["result"].after, values["exit_status"].after
     if result in {"signal", "core-dump"}:
-        result = values["exit_signal"].after or result
+        by = "killed by " if result == "signal" and values["exit_signal"].after else ""
+        result = f"{by}{values['exit_signal'].after or result}"
     elif result == "exit-code" and status:
         result = f"status {status}"
     return f" ({result})" if result else ""

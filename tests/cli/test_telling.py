@@ -110,7 +110,8 @@ SAID = [
        f"a failed: active -> failed ({said})")
       for result, field, x, said in (
           ("exit-code", "exit_status", 7, "status 7"),
-          ("signal", "exit_signal", "SIGKILL", "SIGKILL"),
+          ("signal", "exit_signal", "SIGKILL", "killed by SIGKILL"),
+          ("core-dump", "exit_signal", "SIGSEGV", "SIGSEGV"),
           ("watchdog", "exit_signal", "SIGABRT", "watchdog"))),
     (unit("a", masked=(None, False), load_state=("not-found", "error"), load_error=(None,
      "Invalid")), "a cannot be loaded: Invalid"),
@@ -248,7 +249,9 @@ def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> No
         ("job:4711 restart", "job 4711 restart"),
         ("apt:2026-11-22T07:01:02 apt upgrade -y", "package run 07:01 apt upgrade -y"),
         ("dpkg:2026-11-22T07:01:02", "package run 07:01 dpkg"),
-        ("unit exit:SIGKILL", "its unit's process ended (SIGKILL)"),
+        ("unit exit:SIGKILL", "its unit was killed by SIGKILL"),
+        ("exit:signal 34", "killed by signal 34"),
+        ("exit:status 3", "its own process ended (status 3)"),
         ("start:failed", "while op-dbus was not running"),
         ("start:unread", "after the last reading before op-dbus was stopped"),
         ("during dpkg:2026-11-22T07:01:02", "during package run 07:01 dpkg"),
@@ -305,6 +308,20 @@ def test_who_did_it_and_why_stand_behind_the_cause() -> None:
         second
         == f"{said}, while bob was root since {since} (sudo bash), and 2 other sessions as root"
     )
+
+
+def test_a_signal_ends_a_unit_once() -> None:
+    """Say by which signal a unit was killed, once, and not that its process ended by itself."""
+    killed = unit(
+        "a.service", cause="exit", active_state=("active", "failed"), result=(None, "signal"),
+        exit_signal=(None, "SIGKILL"),
+    )  # fmt: skip
+    by = {"by": "carol with sudo pkill -9 a", "why": "killed by SIGKILL"}
+    again = {**unit_event("a.service", "exit:SIGKILL"), **by}
+    assert [str(line) for line in change_lines.group_into_lines([{**killed, **by}, again])] == [
+        "a.service failed: active -> failed (killed by SIGKILL) by carol with sudo pkill -9 a",
+        "a.service ended and was started again (killed by SIGKILL) by carol with sudo pkill -9 a",
+    ]
 
 
 def test_many_declarations_are_one_line() -> None:

@@ -160,7 +160,7 @@ function cause(text) {
   const [head, rest] = text.split(/:(.*)/s);
   if (head === "job") return `job ${rest}`;
   if (head === "bus") return `by ${rest}`;
-  if (head === "exit") return `its own process ended (${rest})`;
+  if (head === "exit") return /^(SIG|signal )/.test(rest) ? `killed by ${rest}` : `its own process ended (${rest})`;
   return rest && head in CAUSES ? `${CAUSES[head]} (${rest})` : text;
 }
 
