@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -76,6 +77,8 @@ _RANGES: Final = ("<", ">", "=", "!", "~")
 MAX_VALUE: Final = 40
 # Characters of a command, and of what a unit logged.
 MAX_ACT: Final = 160
+# The journal is read so soon after a command, in microseconds: else the time of reading is shown.
+_MOST_LATE: Final = 10_000_000
 # age past which a timestamp has the year
 _RECENT: Final = timedelta(days=300)
 # Fields that repeat other fields.
@@ -548,6 +551,21 @@ def _describe_note(change: Change, user: Callable[[int], str]) -> ChangeWords | 
         said = name_lists.join_first(root, MAX_FIELDS, "; ")
         return ChangeWords(subject, *(("is root", said) if root else ("is root no longer", "")))
     return None
+
+
+def time_of_acts(change: Change) -> int:
+    """Return when a user did what the journal has of that, which is read later; 0 if unknown."""
+    if (change["plugin"], change["kind"]) != ("journal", "user") or not change.get("believed"):
+        return 0
+    times = []
+    for path, old, new in change["fields"]:
+        if path in {"ran", "as_root"} and new:
+            before = _list(json.loads(old)) if old else []
+            acts = (act for act in _dicts(json.loads(new)) if act not in before)
+            with suppress(ValueError, OverflowError):
+                times += [datetime.fromisoformat(str(act.get("at"))).timestamp() for act in acts]
+    at = int(min(times, default=0.0) * 1e6)
+    return at if 0 <= change["at"] - at <= _MOST_LATE else 0
 
 
 def _list(value: object) -> list[Any]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -671,3 +672,32 @@ def test_what_is_no_login() -> None:
         "user bob changed: state active -> online",
         "units of user root started",
     ]
+
+
+def test_what_a_user_did_comes_before_what_it_changed() -> None:
+    """Show a command at its own time in the journal, unless that was read much later."""
+    at = 1_700_000_000.6
+    own = datetime.fromtimestamp(at - 0.5, UTC).isoformat(timespec="milliseconds")
+    old = datetime.fromtimestamp(at - 60, UTC).isoformat(timespec="milliseconds")
+    stop = {**STOP, "at": own}
+    rows = at_times(
+        [
+            change("changed", "files/file", "/etc/a", sha256=("1", "2")),
+            change("changed", "files/file", "/etc/b", sha256=("1", "2")),
+            note("changed", "journal/user", "bob", ran=([{**STOP, "at": old}], [stop])),
+            note("changed", "journal/user", "eve", ran=([], [{**STOP, "at": old}])),
+            change("changed", "journal/user", "mal", ran=([], [stop])),
+        ],
+        at - 1, at, at, at, at,
+    )  # fmt: skip
+    lines = list(change_lines.group_into_lines(rows))
+    assert [line.text.split(maxsplit=2)[:2] for line in lines] == [
+        ["/etc/a", "changed:"],
+        ["user", "bob"],
+        ["/etc/b", "changed:"],
+        ["user", "eve"],
+        ["published", "by"],
+    ]
+    assert lines[1].at == round((at - 0.5) * 1e6)
+    assert {line.at for line in lines[2:]} == {int(at * 1e6)}
+    assert [row["at"] for row in rows][2] == int(at * 1e6)
