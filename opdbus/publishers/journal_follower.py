@@ -57,6 +57,8 @@ _SAVE_SECONDS: Final = 59.0
 # Entries before this are not read any more when the service was off.
 _MOST_LATE_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 10.0
+# A command that has closed its output is killed if it has not ended after this time.
+_END_SECONDS: Final = 2.0
 _SAME_UNIT_SECONDS: Final = 10.0
 # After what time a failed unit's lines are read again: the journal may get them late. The last time
 # counts only if there were none before.
@@ -260,7 +262,7 @@ def _act_fields(act: Act) -> Fields:
 
 
 @asynccontextmanager
-async def _running(*command: str) -> AsyncIterator[asyncio.StreamReader]:
+async def running_command(*command: str) -> AsyncIterator[asyncio.StreamReader]:
     """Run a command and yield its output, which is read at our own pace; end it then."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -270,9 +272,16 @@ async def _running(*command: str) -> AsyncIterator[asyncio.StreamReader]:
         if process.stdout:
             yield process.stdout
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        try:
+            if process.stdout and process.stdout.at_eof():
+                # asyncio warns of an unknown process if one is killed just when it ends
+                async with at_most(_END_SECONDS):
+                    await process.wait()
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
@@ -339,13 +348,13 @@ class Follower:
         since = f"--since=@{int(time.time())}"
         if self._batch.cursor:
             since = f"--after-cursor={self._batch.cursor}"
-        return _running(*self._journalctl, "--follow", "--no-tail", since, *_MATCHES)
+        return running_command(*self._journalctl, "--follow", "--no-tail", since, *_MATCHES)
 
     async def _queue_earlier(self) -> None:
         """Queue the units that failed last in this boot, before the journal was followed."""
         found: dict[str, Failure] = {}
         command = (*self._journalctl, "--boot=0", f"--lines={_MOST_UNITS}", *_FAILED)
-        async with at_most(_ANSWER_SECONDS), _running(*command) as lines:
+        async with at_most(_ANSWER_SECONDS), running_command(*command) as lines:
             while line := await _read_line(lines):
                 entry = journal_lines.read_entry(line)
                 event = journal_lines.parse_event(entry) if entry else None
@@ -431,7 +440,10 @@ class Follower:
             # what PID 1 says of a run that never came to say anything itself
             or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
-        if not (why := journal_lines.describe_reason(failure.result, lines)):
+        ends: Sequence[Line] = ()
+        if journal_lines.is_by_signal(failure.result):
+            ends = await self._lines(f"INVOCATION_ID={failure.run}")
+        if not (why := journal_lines.describe_reason(failure.result, [*lines, *ends])):
             return None
         last = {
             "at": _format_time(failure.at),
@@ -445,7 +457,7 @@ class Follower:
     async def _lines(self, *matches: str) -> list[Line]:
         entries, is_of_run = [], not matches[0].startswith("_SYSTEMD_UNIT=")
         command = (*self._journalctl, f"--lines={_MOST_READ}", *matches)
-        async with _running(*command) as lines:
+        async with running_command(*command) as lines:
             while line := await _read_line(lines):
                 entry = journal_lines.read_entry(line)
                 if entry and (is_of_run or _RUN not in entry.fields):

@@ -304,12 +304,17 @@ class Line(NamedTuple):
 
 # Results of units whose processes did not exit by themselves, in words.
 _KILLED: Final[Mapping[str, str]] = {
-    "signal": "killed by a signal",
-    "core-dump": "killed by a signal, with a core dump",
+    "signal": "killed by {}",
+    "core-dump": "killed by {}, with a core dump",
     "timeout": "a time limit was exceeded",
     "watchdog": "the watchdog's time limit was exceeded",
     "oom-kill": "killed since memory was short",
 }
+_BY_SIGNAL: Final = frozenset(("signal", "core-dump"))
+# What systemd says of the process whose end made a unit fail.
+_SIGNAL: Final = re.compile(
+    r" process exited, code=(?:killed|dumped), status=\d+/([A-Z0-9+-]{1,12})$"
+)
 # Words of errors, and words that a harmless line may have.
 _ERRORS: Final = (
     re.compile(
@@ -327,6 +332,11 @@ _ERROR_PRIORITY: Final = 3
 _OF_EVERY_FAILURE: Final = re.compile(r"^Failed to start |: Failed with result |process exited, ")
 
 
+def is_by_signal(result: str) -> bool:
+    """Return whether a signal ended a unit, by systemd's result."""
+    return result in _BY_SIGNAL
+
+
 def describe_reason(result: str, lines: Sequence[Line]) -> str:
     """Return why a unit failed: systemd's result if it was killed, else the line that says best.
 
@@ -334,7 +344,9 @@ def describe_reason(result: str, lines: Sequence[Line]) -> str:
     last line counts. What systemd says of every failure says least.
     """
     if result in _KILLED:
-        return _KILLED[result]
+        of_systemd = (line.text for line in reversed(lines) if line.is_of_systemd)
+        names = (found[1] for text in of_systemd if (found := _SIGNAL.search(text)))
+        return _KILLED[result].format(next((f"SIG{name}" for name in names), "a signal"))
 
     def rank(line: Line) -> int:
         if line.is_of_systemd:

@@ -59,11 +59,13 @@ def group_into_lines(
     Changes are grouped if they are consecutive, also within a run of changes of one known cause.
     Those of different objects are grouped only if they happened within a second of each other.
     Runs of a timer are one line, and so are a login and a logout. Few changes are listed one by
-    one if the query was narrow. If older changes were cut off, a line that counts the oldest one
-    begins its count with "at least".
+    one if the query was narrow. What a user did has the time at which it was done. If older changes
+    were cut off, a line that counts the oldest one begins its count with "at least".
     """
     oldest = changes[0] if is_cut and changes else None
-    described = [(change, change_words.describe_change(change, user_name)) for change in changes]
+    described = [
+        (change, change_words.describe_change(change, user_name)) for change in _date_acts(changes)
+    ]
     if is_narrow and len(described) <= _FEW_CHANGES:
         yield from map(_line_of_one, described)
         return
@@ -79,6 +81,18 @@ def group_into_lines(
         elif index not in left_out:
             single.append(item)
     yield from _lines_of_groups(single, oldest)
+
+
+def _date_acts(changes: Sequence[Change]) -> Sequence[Change]:
+    """Return changes with acts of users at their own times, before what was observed after them."""
+    found: list[Change] = []
+    for change in changes:
+        at = change_words.time_of_acts(change)
+        place = len(found)
+        while at and place and at < found[place - 1]["at"] <= change["at"]:
+            place -= 1
+        found.insert(place, {**change, "at": at} if at else change)
+    return found
 
 
 def _lines_of_groups(described: Sequence[Item], oldest: Change | None) -> Iterator[ChangeLine]:
@@ -127,10 +141,13 @@ def _line_of_listing(found: Sequence[Item], least: str) -> ChangeLine:
 
 def _line_of_one(item: Item) -> ChangeLine:
     change, words = item
-    text = f"{words}{_repetitions(change)}"
-    return ChangeLine(
-        change["at"], text, _cause_of_line(change), [change], _words_of_journal(change)
-    )
+    text, cause = f"{words}{_repetitions(change)}", _cause_of_line(change)
+    if "killed by " in words.detail and cause == "exit":
+        cause = ""
+    # the journal may say no more than systemd's result
+    is_known = f"({change.get('why')})" in f"{text}{cause_in_brackets(cause)}"
+    known = {**change, "why": ""} if is_known else change
+    return ChangeLine(change["at"], text, cause, [change], _words_of_journal(known))
 
 
 def _words_of_journal(change: Change) -> str:

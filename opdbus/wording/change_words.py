@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -36,6 +37,8 @@ _WITH_MORE: Final[Mapping[str, str]] = {
     "job": "job {}",
     "bus": "by {}",
 }
+# Names and numbers of signals begin so.
+_OF_SIGNAL: Final = ("SIG", "signal ")
 _PACKAGE_RUN: Final = re.compile(r"(dpkg|apt|rpm):\d{4}-\d\d-\d\dT(\d\d:\d\d)\S*(?: (.+))?")
 _CALLER: Final = re.compile(r"bus:(:\S+) uid ([0-9]{1,10})")
 
@@ -46,13 +49,16 @@ def describe_cause(text: str, user: Callable[[int], str] = lambda uid: f"uid {ui
         return f"during {describe_cause(text.removeprefix('during '))}"
     if text.startswith("unit exit"):
         text = describe_cause(text.removeprefix("unit "))
-        return text.replace("its own process", "its unit's process")
+        text = text.replace("its own process", "its unit's process")
+        return re.sub("^killed", "its unit was killed", text)
     text = jobs.alone(text)
     if run := _PACKAGE_RUN.fullmatch(text):
         return f"package run {run[2]} {run[3] or run[1]}"
     if caller := _CALLER.fullmatch(text):
         return f"by {user(int(caller[2]))} ({caller[1]})"
     kind_id, colon, rest = text.partition(":")
+    if kind_id == "exit" and rest.startswith(_OF_SIGNAL):
+        return f"killed by {rest}"
     if text not in _CAUSES and colon and kind_id in _WITH_MORE:
         return _WITH_MORE[kind_id].format(rest)
     return _CAUSES.get(text, text)
@@ -71,6 +77,8 @@ _RANGES: Final = ("<", ">", "=", "!", "~")
 MAX_VALUE: Final = 40
 # Characters of a command, and of what a unit logged.
 MAX_ACT: Final = 160
+# The journal is read so soon after a command, in microseconds: else the time of reading is shown.
+_MOST_LATE: Final = 10_000_000
 # age past which a timestamp has the year
 _RECENT: Final = timedelta(days=300)
 # Fields that repeat other fields.
@@ -310,7 +318,8 @@ def _unit_result(values: FieldValues) -> str:
     """Return the end of a unit's process in brackets, in more detail than systemd's result."""
     result, status = values["result"].after, values["exit_status"].after
     if result in {"signal", "core-dump"}:
-        result = values["exit_signal"].after or result
+        by = "killed by " if result == "signal" and values["exit_signal"].after else ""
+        result = f"{by}{values['exit_signal'].after or result}"
     elif result == "exit-code" and status:
         result = f"status {status}"
     return f" ({result})" if result else ""
@@ -593,6 +602,21 @@ def _describe_note(change: Change, user: Callable[[int], str]) -> ChangeWords | 
         said = name_lists.join_first(root, MAX_FIELDS, "; ")
         return ChangeWords(subject, *(("is root", said) if root else ("is root no longer", "")))
     return None
+
+
+def time_of_acts(change: Change) -> int:
+    """Return when a user did what the journal has of that, which is read later; 0 if unknown."""
+    if (change["plugin"], change["kind"]) != ("journal", "user") or not change.get("believed"):
+        return 0
+    times = []
+    for path, old, new in change["fields"]:
+        if path in {"ran", "as_root"} and new:
+            before = _list(json.loads(old)) if old else []
+            acts = (act for act in _dicts(json.loads(new)) if act not in before)
+            with suppress(ValueError, OverflowError):
+                times += [datetime.fromisoformat(str(act.get("at"))).timestamp() for act in acts]
+    at = int(min(times, default=0.0) * 1e6)
+    return at if 0 <= change["at"] - at <= _MOST_LATE else 0
 
 
 def _list(value: object) -> list[Any]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -110,7 +111,8 @@ SAID = [
        f"a failed: active -> failed ({said})")
       for result, field, x, said in (
           ("exit-code", "exit_status", 7, "status 7"),
-          ("signal", "exit_signal", "SIGKILL", "SIGKILL"),
+          ("signal", "exit_signal", "SIGKILL", "killed by SIGKILL"),
+          ("core-dump", "exit_signal", "SIGSEGV", "SIGSEGV"),
           ("watchdog", "exit_signal", "SIGABRT", "watchdog"))),
     (unit("a", masked=(None, False), load_state=("not-found", "error"), load_error=(None,
      "Invalid")), "a cannot be loaded: Invalid"),
@@ -257,7 +259,9 @@ def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> No
         ("job:4711 restart", "job 4711 restart"),
         ("apt:2026-11-22T07:01:02 apt upgrade -y", "package run 07:01 apt upgrade -y"),
         ("dpkg:2026-11-22T07:01:02", "package run 07:01 dpkg"),
-        ("unit exit:SIGKILL", "its unit's process ended (SIGKILL)"),
+        ("unit exit:SIGKILL", "its unit was killed by SIGKILL"),
+        ("exit:signal 34", "killed by signal 34"),
+        ("exit:status 3", "its own process ended (status 3)"),
         ("start:failed", "while op-dbus was not running"),
         ("start:unread", "after the last reading before op-dbus was stopped"),
         ("during dpkg:2026-11-22T07:01:02", "during package run 07:01 dpkg"),
@@ -314,6 +318,20 @@ def test_who_did_it_and_why_stand_behind_the_cause() -> None:
         second
         == f"{said}, while bob was root since {since} (sudo bash), and 2 other sessions as root"
     )
+
+
+def test_a_signal_ends_a_unit_once() -> None:
+    """Say by which signal a unit was killed, once, and not that its process ended by itself."""
+    killed = unit(
+        "a.service", cause="exit", active_state=("active", "failed"), result=(None, "signal"),
+        exit_signal=(None, "SIGKILL"),
+    )  # fmt: skip
+    by = {"by": "carol with sudo pkill -9 a", "why": "killed by SIGKILL"}
+    again = {**unit_event("a.service", "exit:SIGKILL"), **by}
+    assert [str(line) for line in change_lines.group_into_lines([{**killed, **by}, again])] == [
+        "a.service failed: active -> failed (killed by SIGKILL) by carol with sudo pkill -9 a",
+        "a.service ended and was started again (killed by SIGKILL) by carol with sudo pkill -9 a",
+    ]
 
 
 def test_many_declarations_are_one_line() -> None:
@@ -677,3 +695,32 @@ def test_what_is_no_login() -> None:
         "user bob changed: state active -> online",
         "units of user root started",
     ]
+
+
+def test_what_a_user_did_comes_before_what_it_changed() -> None:
+    """Show a command at its own time in the journal, unless that was read much later."""
+    at = 1_700_000_000.6
+    own = datetime.fromtimestamp(at - 0.5, UTC).isoformat(timespec="milliseconds")
+    old = datetime.fromtimestamp(at - 60, UTC).isoformat(timespec="milliseconds")
+    stop = {**STOP, "at": own}
+    rows = at_times(
+        [
+            change("changed", "files/file", "/etc/a", sha256=("1", "2")),
+            change("changed", "files/file", "/etc/b", sha256=("1", "2")),
+            note("changed", "journal/user", "bob", ran=([{**STOP, "at": old}], [stop])),
+            note("changed", "journal/user", "eve", ran=([], [{**STOP, "at": old}])),
+            change("changed", "journal/user", "mal", ran=([], [stop])),
+        ],
+        at - 1, at, at, at, at,
+    )  # fmt: skip
+    lines = list(change_lines.group_into_lines(rows))
+    assert [line.text.split(maxsplit=2)[:2] for line in lines] == [
+        ["/etc/a", "changed:"],
+        ["user", "bob"],
+        ["/etc/b", "changed:"],
+        ["user", "eve"],
+        ["published", "by"],
+    ]
+    assert lines[1].at == round((at - 0.5) * 1e6)
+    assert {line.at for line in lines[2:]} == {int(at * 1e6)}
+    assert [row["at"] for row in rows][2] == int(at * 1e6)

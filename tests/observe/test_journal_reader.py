@@ -180,9 +180,30 @@ def test_the_reason_of_a_failure(lines: tuple[str, ...], wanted: int) -> None:
 
 def test_the_reason_of_a_killed_unit() -> None:
     """Of a unit that was killed, systemd's result is the reason, whatever it had logged."""
+    said = "a.service: Main process exited, code={}, status={}"
+    for result, end, why in (
+        ("signal", ("killed", "9/KILL"), "killed by SIGKILL"),
+        ("core-dump", ("dumped", "11/SEGV"), "killed by SIGSEGV, with a core dump"),
+        ("signal", ("exited", "1/FAILURE"), "killed by a signal"),
+    ):
+        of_systemd = Line(said.format(*end), 5, is_of_systemd=True)
+        of_unit = Line(said.format("killed", "15/TERM"), 3)
+        assert journal_lines.describe_reason(result, [of_unit, of_systemd]) == why
     for lines in ([], [Line("error: harmless", 3)]):
         assert journal_lines.describe_reason("signal", lines) == "killed by a signal"
         assert journal_lines.describe_reason("oom-kill", lines) == "killed since memory was short"
+
+
+async def test_a_command_that_has_said_all_ends_itself(tmp_path: Path) -> None:
+    """A command whose output is read to its end is not killed, unless it never ends."""
+    left = tmp_path / "left"
+    for last in (f"touch {left}", "sleep 600"):
+        script = f"echo x; exec >&-; sleep 0.2; {last}"
+        async with journal_follower.running_command("sh", "-c", script) as lines:
+            assert await lines.read() == b"x\n"
+        assert left.exists()
+    async with journal_follower.running_command("sh", "-c", "echo x; sleep 600") as lines:
+        assert await lines.readline() == b"x\n"
 
 
 def test_sessions_of_root_itself() -> None:
