@@ -64,6 +64,8 @@ _ENDS: Final = {
     # some fields are as declared again while others still drift
     "ended": ("ended", ""),
 }
+# Failed units that may be the reason of closed ports.
+_MOST_FAILED: Final = 100
 _WIDTH: Final = max(map(len, SEVERITIES))
 
 
@@ -183,9 +185,17 @@ async def _read_drift(
 
 
 async def _read_origins(client: Client, rows: Sequence[Row]) -> Mapping[str, Origins]:
-    """Return by object and field the change that made it differ, as far as it is known."""
+    """Return by object and field the change that made it differ, as far as it is known.
+
+    The unit of a closed port has `failed` if it did.
+    """
     objects = [row[0] for row in rows]
-    return dict(zip(objects, await client.drift_origins(objects), strict=True))
+    origins = dict(zip(objects, await client.drift_origins(objects), strict=True))
+    of_units = [one for found in origins.values() for one in found.values() if one.get("unit")]
+    _, failed = await client.failed_units(_MOST_FAILED) if of_units else (0, [])
+    for one in of_units:
+        one["failed"] = one["unit"] in failed
+    return origins
 
 
 async def wait_until(read: Callable[[], Awaitable[T]], is_ready: Callable[[T], bool]) -> T:
@@ -299,7 +309,8 @@ def _origin_json(change: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     at = datetime.fromtimestamp(change["at"] / 1e6, UTC).isoformat()
     as_root = [act for act, _ in change.get("as_root", ())]
-    known = {"cause": change["cause"], "by": change.get("by", ""), "as_root": as_root}
+    known = {key: change.get(key) for key in ("cause", "by", "unit", "failed")}
+    known["as_root"] = as_root
     return {"since": at, **{key: value for key, value in known.items() if value}}
 
 

@@ -294,6 +294,7 @@ class DriftedField(Answer):
     as_root: Annotated[
         list[tuple[str, int]], Field(description="Who was root then, and since when.")
     ] = []
+    unit: Annotated[str, Field(description="The unit of a port that was closed.")] = ""
 
     @classmethod
     def of(

@@ -170,7 +170,13 @@ def words_of_authors(change: Change) -> str:
 
 
 def describe_origin(change: Change) -> str:
-    """Return when a change was, and who made it, else its cause: `since Nov 27 22:27:41 by bob`."""
+    """Return when a change was, and who made it, else its cause: `since Nov 27 22:27:41 by bob`.
+
+    Of a closed port, it names the unit, and whether that `failed`.
+    """
+    if unit := change.get("unit", ""):
+        state = ", which failed" if change.get("failed") else ""
+        return f"since {format_stamp(change['at'])} with {unit}{state}{words_of_authors(change)}"
     authors = words_of_authors(change)
     cause = "" if change.get("by") else cause_in_brackets(change["cause"])
     return f"since {format_stamp(change['at'])}{cause}{authors}"

@@ -573,6 +573,8 @@ def test_who_made_an_object_drift_is_told() -> None:
     one = {"at": 0, "cause": "", "as_root": [("bob with sudo -i", 0)]}
     said = change_lines.describe_origin(one)
     assert said == (f"since {stamp}, while bob was root since {stamp} (sudo -i)")
+    one = {"at": 0, "cause": "exit", "unit": "nginx.service", "failed": True}
+    assert change_lines.describe_origin(one) == f"since {stamp} with nginx.service, which failed"
     assert change_lines.describe_origin({"at": 0, "cause": "exit"}) == (
         f"since {stamp} (its own process ended)"
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from opdbus.bus.service.state1 import _closed_with
 from opdbus.history import acts, command_lines
 from opdbus.history.acts import Act
 from opdbus.history.change import Cause, Change, ChangeType, FieldChange
@@ -451,3 +452,11 @@ def test_commands_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert parsed == [False]
 
     live(tmp_path, work)
+
+
+def test_a_closed_port_names_its_unit() -> None:
+    """Name the unit with which a port was closed, and none of any other change."""
+    assert _closed_with(row(PORT, "gone", STOP, [CLOSED])) == {"unit": "chrony.service"}
+    assert _closed_with(row(PORT, "gone", STOP)) == {}
+    assert _closed_with(row(PORT, "changed", STOP, [CLOSED])) == {}
+    assert _closed_with(row(UNIT, "gone", STOP, [CLOSED])) == {}

@@ -39,6 +39,7 @@ from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.drift.unobserved import MOST_NAMES
 from opdbus.errors import InvalidArgs
 from opdbus.history import acts
+from opdbus.history.row_filter import Row
 from opdbus.index.catalogue import short_names
 from opdbus.index.changes import attribution, history_reader
 from opdbus.index.changes.attribution import Attribution
@@ -71,6 +72,7 @@ _MAX_COLUMNS: Final = 64
 _FAILED: Final = "failed"
 # Objects of a call for a baseline: each takes about 0.2 ms.
 _MAX_BASELINE: Final = 1000
+_PORT: Final = ("net", "listener")
 # Objects of a call for who made them drift: history is read for each.
 _MAX_ORIGINS: Final = 100
 _SIDES: Final = ("Declared", "Observed")
@@ -340,6 +342,7 @@ class StateInterface:
                 "at": Typed("t", row.at),
                 "cause": row.cause,
                 **wire_authors(known.get(seq, Attribution())),
+                **_closed_with(row),
             }
             for seq, row in rows.items()
         }
@@ -406,6 +409,13 @@ class StateInterface:
             "Observers": list(self._observers.statuses),
             "Sources": self._memory.catalogue.largest_sources(),
         }
+
+
+def _closed_with(row: Row) -> dict[str, Plain]:
+    """Return the unit whose port was closed."""
+    is_closed = row.identity[1:3] == _PORT and row.change_type == "gone"
+    units = [one.before for one in row.fields if is_closed and list(one.path) == ["unit"]]
+    return {"unit": str(units[0][0])} if units and units[0] else {}
 
 
 def _entry_json(entry: BaselineEntry | None) -> str:
