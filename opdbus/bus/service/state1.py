@@ -44,6 +44,7 @@ from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
 from opdbus.index.ranking.scores import MODES
 from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, SearchRequest
 from opdbus.index.search.verdicts import Verdict
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -149,9 +150,20 @@ class StateInterface:
             if verdict.is_absence and not has_weak:
                 return []
             # the first row has the verdict, even if it is weak
-            shown = shown or found[:1]
+            shown = await self._decided(query, verdict, shown, request) or found[:1]
             shown[:1] = [replace(hit, verdict=sentence) for hit in shown[:1]]
         return await each(lambda hit: hit_row(hit, is_so_far=is_so_far), shown)
+
+    async def _decided(
+        self, query: str, verdict: Verdict, hits: Sequence[Hit], request: SearchRequest
+    ) -> list[Hit]:
+        """Return hits with the objects that decide a verdict first, or these alone."""
+        objects, is_weak = verdict.objects, verdict.is_none
+        first = await self._finder.hits_of(query, objects, request, is_weak=is_weak)
+        if verdict.is_whole:
+            return first
+        rest = [hit for hit in hits if hit.object_id not in objects]
+        return [*first, *rest][: request.limit]
 
     def _sentence(self, verdict: Verdict) -> str:
         """Return a verdict with what its observers do not list; "" if one of them has failed."""

@@ -43,6 +43,7 @@ from opdbus.index.search.lexical_matches import (
     read_matches,
 )
 from opdbus.index.search.rerank import RERANKED, Reranker
+from opdbus.index.search.state_lists import find_state_verdict
 from opdbus.index.search.verdicts import Verdict, find_verdict
 from opdbus.index.vectors import second_stage
 from opdbus.index.vectors.first_stage import STATIC
@@ -142,10 +143,29 @@ class Finder:
                 )
 
     async def verdict(self, question: str, request: SearchRequest) -> Verdict | None:
-        """Return the answer to a question of yes or no about all objects, where it is certain."""
+        """Return the answer to a question of yes or no about all objects, where it is certain.
+
+        Also to one for all objects in a bad state.
+        """
         if request.where or request.wanted or request.offset or len(question) > MAX_CHARACTERS:
             return None
-        return await find_verdict(self._memory, question)
+        listed = await find_state_verdict(self._memory, question)
+        return listed or await find_verdict(self._memory, question)
+
+    async def hits_of(
+        self,
+        question: str,
+        object_ids: Sequence[ObjectId],
+        request: SearchRequest,
+        *,
+        is_weak: bool = False,
+    ) -> list[Hit]:
+        """Return objects that decide the answer to a question as hits, in their order."""
+        catalogue = self._memory.catalogue
+        there = [one for one in object_ids if catalogue.has(one)][: request.limit]
+        rows = [(catalogue.representative_of(one), _UNRANKED) for one in there]
+        rating = [CERTAIN._replace(is_weak=is_weak)] * len(rows)
+        return await self._read(request, Query(question), rows, rating, {})
 
     async def similar(self, object_id: ObjectId, request: SearchRequest) -> list[Hit]:
         """Return the objects most similar to an object, without that object.
