@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ from conftest import EXAMPLE
 from harness.commands import as_json, fails, run
 from harness.running import Caller, Running, calling
 
+from opdbus.bus.service.faults import describe_drift
 from opdbus.bus.transport.connection import Connection
+from opdbus.drift.field import Field, Severity
+from opdbus.drift.transition_filter import DriftState
 from opdbus.language import routes
+from opdbus.state.object import ObjectId
 
 # A question for each route, and the command that answers it.
 QUESTIONS = {
@@ -288,6 +293,53 @@ def test_all_of_a_host_in_a_bad_state(served: Running) -> None:
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, [text])
     (hit,) = as_json(served, "search", "which disks are full?")
     assert (hit["name"], hit["weak"]) == ("/", True)
+
+
+def test_what_is_wrong_is_what_is_failed_full_or_other_than_declared(served: Running) -> None:
+    """Say what is wrong with the host in one line, and list only the objects of it."""
+    for question, before in (
+        ("what is wrong?", ""),
+        ("is anything wrong here?", "yes: "),
+        ("is everything ok?", "no: "),
+    ):
+        first, *others = as_json(served, "search", question)
+        said = first["verdict"]
+        assert said.startswith(f"{before}2 units are failed: ghost.service, sshd.service; ")
+        assert "sshd.service" in {hit["name"] for hit in (first, *others)}
+        assert "redis-server.service" not in {hit["name"] for hit in others}
+
+
+def test_differences_are_counted_by_severity() -> None:
+    """Of objects that are other than declared the worst are named first."""
+    found = []
+    for name, severity in (("a", "NOTICE"), ("b", "ERROR"), ("c", "NOTICE")):
+        field = Field(("mode",), 1, 2, Severity[severity])
+        found.append((ObjectId("files", "file", name), DriftState("drift", 0.0, [field])))
+    said = "3 objects are other than declared (1 error, 2 notice)"
+    assert describe_drift(found) == said
+    assert describe_drift(found[:1]) == "1 object is other than declared (1 notice)"
+
+
+def test_nothing_is_wrong_and_no_unit_is_observed(
+    daemons: Callable[..., Running], tmp_path: Path
+) -> None:
+    """Where nothing observes units, none of those declared runs or failed for all that is known."""
+    unit = {"active_state": "active", "sub_state": "running"}
+    file = tmp_path / "state.json"
+    units = {"unit": {"web.service": unit}}
+    file.write_text(json.dumps({"version": 1, "plugins": {"systemd": units}}))
+    daemon = daemons(STATE_FILE=file).start().vectorized()
+    questions = ("which services run?", "which services are running", "what failed?")
+    for question in (*questions, "which timers are currently stopped?"):
+        done = run(daemon, "ask", question)
+        (said,) = done.stdout.splitlines()[1:]
+        assert said.startswith("no observer reports the state of units: "), question
+    done = run(daemon, "ask", "what is wrong?")
+    said = "nothing that op-dbus observes is wrong; not observed: this host"
+    assert done.stdout.splitlines()[1:] == [said]
+    asyncio.run(_publish(daemon, "web.service", **unit))
+    hits = as_json(daemon, "search", "which services run?")
+    assert [hit["name"] for hit in hits] == ["web.service"]
 
 
 def test_which_services_run_restricts_to_those_that_do(served: Running) -> None:

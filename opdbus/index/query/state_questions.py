@@ -5,13 +5,14 @@ from typing import Final, NamedTuple
 
 from opdbus.language import routes
 
-FAILED, FULL, WRONG = "failed", "full", "wrong"
+FAILED, FULL, WRONG, RUNNING = "failed", "full", "wrong", "running"
 # Percent from which on a file system is full, and nearly full.
 FULL_PERCENT: Final = 90
 NEARLY_FULL_PERCENT: Final = 80
 
 _UNITS: Final = r"(?:systemd )?(?P<noun>units?|services?|timers?|sockets?|mounts?|daemons?)"
 _FAILED: Final = r"(?:failed|failing|in (?:a |the )?failed state)"
+_RUN: Final = r"(?:runs?|running|active|up|started|stopped|inactive|down)"
 _DISKS: Final = r"(?:file ?systems?|(?:hard )?dis[kc]s?|drives?|partitions?|volumes?|mount points?)"
 _FULL: Final = (
     r"(?:(?P<nearly>nearly|almost|close to(?: being)?|nearing|getting|running|about to be)"
@@ -69,6 +70,11 @@ FORMS: Final = tuple(
             FAILED,
             rf"{_ALL}failed {_UNITS}",
             "are there any failed units",
+        ),
+        (
+            RUNNING,
+            rf"(?:what|which) {_UNITS}(?: is| are| do| does)?{_HERE}(?: not)? {_RUN}",
+            "which services run",
         ),
         (
             FULL,
