@@ -11,6 +11,7 @@ from opdbus.index.query.state_questions import (
     WRONG,
     Form,
     read,
+    state_in_adjectives,
 )
 
 
@@ -66,3 +67,18 @@ def test_other_words_for_it(
 def test_others_ask_for_something_else(question: str) -> None:
     """A question about one object, another time or another state is none of these."""
     assert read(question) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "read_as"),
+    [
+        ("Which services run?", "which services are running"),
+        ("which daemons do not run here?", "which daemons are not running"),
+        ("which services run as root?", "which services run as root?"),
+        ("which timers run at night", "which timers run at night"),
+        ("which services are running?", "which services are running?"),
+    ],
+)
+def test_run_alone_is_a_state(question: str, read_as: str) -> None:
+    """Which services run is asked of those that are running, unless it says how or when."""
+    assert state_in_adjectives(question) == read_as

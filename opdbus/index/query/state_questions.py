@@ -12,7 +12,7 @@ NEARLY_FULL_PERCENT: Final = 80
 
 _UNITS: Final = r"(?:systemd )?(?P<noun>units?|services?|timers?|sockets?|mounts?|daemons?)"
 _FAILED: Final = r"(?:failed|failing|in (?:a |the )?failed state)"
-_RUN: Final = r"(?:runs?|running|active|up|started|stopped|inactive|down)"
+_RUN: Final = r"(?:(?P<verb>runs?)|running|active|up|started|stopped|inactive|down)"
 _DISKS: Final = r"(?:file ?systems?|(?:hard )?dis[kc]s?|drives?|partitions?|volumes?|mount points?)"
 _FULL: Final = (
     r"(?:(?P<nearly>nearly|almost|close to(?: being)?|nearing|getting|running|about to be)"
@@ -66,14 +66,10 @@ FORMS: Final = tuple(
             rf"(?P<whether>(?:is|are|has|have) (?:anything|something)) {_FAILED}",
             "is anything failed",
         ),
-        (
-            FAILED,
-            rf"{_ALL}failed {_UNITS}",
-            "are there any failed units",
-        ),
+        (FAILED, rf"{_ALL}failed {_UNITS}", "are there any failed units"),
         (
             RUNNING,
-            rf"(?:what|which) {_UNITS}(?: is| are| do| does)?{_HERE}(?: not)? {_RUN}",
+            rf"(?:what|which) {_UNITS}(?: is| are| do| does)?{_HERE}(?P<no> not)? {_RUN}",
             "which services run",
         ),
         (
@@ -123,3 +119,16 @@ def read(question: str) -> StateQuestion | None:
                 is_well=is_well,
             )
     return None
+
+
+def state_in_adjectives(question: str) -> str:
+    """Return a question such as `which services run` with the adjective, as the vocabulary has it.
+
+    In other questions `run` says what something does or when.
+    """
+    text = routes.plain(question)
+    running = next(form.pattern for form in FORMS if form.state == RUNNING)
+    match = running.match(text)
+    if not match or not match["verb"]:
+        return question
+    return f"which {match['noun']} are{match['no'] or ''} running"

@@ -21,7 +21,13 @@ from opdbus.index.catalogue.declarations import (
 )
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.database.store import Content, Entry, Store
-from opdbus.index.query import condition_matching, extremes, query_terms, question_patterns
+from opdbus.index.query import (
+    condition_matching,
+    extremes,
+    query_terms,
+    question_patterns,
+    state_questions,
+)
 from opdbus.index.query.query_parser import (
     MAX_CHARACTERS,
     ComparedValue,
@@ -109,7 +115,7 @@ class Finder:
         first query_parser.MAX_CHARACTERS of the question are read. Raises NoModel, ModelError,
         ProviderError.
         """
-        question = question[:MAX_CHARACTERS]
+        question = state_questions.state_in_adjectives(question[:MAX_CHARACTERS])
         asked = await parse_query(self._memory, question)
         request = replace(request, where=request.where + asked.conditions)
         if not asked.conditions and not asked.compared:
