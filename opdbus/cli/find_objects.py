@@ -485,7 +485,8 @@ def _print_answer(
     if not form.is_for_people:
         return bool(shown)
     by_static = sum(hit["stage"] == "static" for hit in best)
-    if 0 < by_static < len(best):
+    # what decides an answer was compared with nothing
+    if 0 < by_static < sum(bool(hit["stage"]) for hit in best):
         output.print_note(f"the last {by_static} have no vectors of the level yet")
     if any(hit.get("so_far") for hit in best):
         _note_starting_observers()

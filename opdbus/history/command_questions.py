@@ -19,6 +19,7 @@ _ANYBODY: Final = (
     r"(?:anyone|anybody|someone|somebody|everyone|everybody|people|users?|the users|they|we|root"
     r"|admins?|the admins?)"
 )
+_IS_ANYBODY: Final = re.compile(_ANYBODY)
 _WHO: Final = (
     r"(?:who|whom|which (?:users?|persons?|people|accounts?|admin\w*))(?: else| all)*"
     r"(?: has| have| had| was| is| just| recently| lately| last| ever| been)*"
@@ -93,7 +94,7 @@ def read(question: str) -> CommandQuestion | None:
             given = {key: value for key, value in match.groupdict().items() if value}
             words = tuple(w for w in given.get("command", "").split() if w not in _FILLERS)
             user = given.get("user", "")
-            if re.fullmatch(_ANYBODY, user):
+            if _IS_ANYBODY.fullmatch(user):
                 continue
             return CommandQuestion(user, words, is_only)
     return None

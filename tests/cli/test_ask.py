@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ from conftest import EXAMPLE
 from harness.commands import as_json, fails, run
 from harness.running import Caller, Running, calling
 
+from opdbus.bus.service.faults import describe_drift
 from opdbus.bus.transport.connection import Connection
+from opdbus.drift.field import Field, Severity
+from opdbus.drift.transition_filter import DriftState
 from opdbus.language import routes
+from opdbus.state.object import ObjectId
 
 # A question for each route, and the command that answers it.
 QUESTIONS = {
@@ -235,6 +240,108 @@ def test_a_question_of_yes_or_no(served: Running, question: str, verdict: str) -
     assert not any("verdict" in hit for hit in others)
 
 
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("is mailgate running?", ["systemd/unit/mailgate.service"]),
+        ("is ben in the group wheel?", ["users/group/wheel"]),
+        ("is port 8443 in use?", ["net/listener/tcp 0.0.0.0:8443"]),
+        (
+            "are sshd and mailgate running?",
+            ["systemd/unit/sshd.service", "systemd/unit/mailgate.s"],
+        ),
+    ],
+)
+def test_what_decides_an_answer_comes_first(
+    served: Running, question: str, first: list[str]
+) -> None:
+    """The first hits of a question of yes or no are the objects that decide it."""
+    hits = as_json(served, "search", question)
+    names = ["/".join((hit["plugin"], hit["kind"], hit["name"])) for hit in hits]
+    assert all(name.startswith(one) for name, one in zip(names, first, strict=False))
+    assert len(names) == len(set(names))
+    assert len(as_json(served, "search", "-n", "1", question)) == 1
+
+
+def test_all_of_a_host_in_a_bad_state(served: Running) -> None:
+    """List the units that are failed and the file systems that are full, and nothing else."""
+    for name, used in (("/", 57), ("/srv", 97), ("/var", 85)):
+        asyncio.run(_publish(served, name, "mounts", "mount", used_percent=used))
+    for question, said, names in (
+        ("which services failed?", "2 services are failed: ", {"ghost.service", "sshd.service"}),
+        (
+            "which disks are full?",
+            "1 file system is full (taken as used_percent >= 90): ",
+            {"/srv"},
+        ),
+        (
+            "is any disk almost full?",
+            "yes: 2 file systems are nearly full (taken as used_percent >= 80): /srv 97%, /var 85%",
+            {"/srv", "/var"},
+        ),
+    ):
+        hits = as_json(served, "search", question)
+        assert hits[0]["verdict"].startswith(said), question
+        assert {hit["name"] for hit in hits} == names
+        assert run(served, "ask", question).stdout.splitlines()[1].startswith(said)
+    # no observer lists units here: that none is failed is not certain
+    assert "no timer is failed" not in run(served, "ask", "is any timer failed?").stdout
+    for name, used in (("/srv", 9), ("/var", 8)):
+        asyncio.run(_publish(served, name, "mounts", "mount", used_percent=used))
+    done = run(served, "ask", "which disks are full?")
+    text = "no file system is full (taken as used_percent >= 90): the fullest is / 57%"
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (0, [text])
+    (hit,) = as_json(served, "search", "which disks are full?")
+    assert (hit["name"], hit["weak"]) == ("/", True)
+
+
+def test_what_is_wrong_is_what_is_failed_full_or_other_than_declared(served: Running) -> None:
+    """Say what is wrong with the host in one line, and list only the objects of it."""
+    for question, before in (
+        ("what is wrong?", ""),
+        ("is anything wrong here?", "yes: "),
+        ("is everything ok?", "no: "),
+    ):
+        first, *others = as_json(served, "search", question)
+        said = first["verdict"]
+        assert said.startswith(f"{before}2 units are failed: ghost.service, sshd.service; ")
+        assert "sshd.service" in {hit["name"] for hit in (first, *others)}
+        assert "redis-server.service" not in {hit["name"] for hit in others}
+
+
+def test_differences_are_counted_by_severity() -> None:
+    """Of objects that are other than declared the worst are named first."""
+    found = []
+    for name, severity in (("a", "NOTICE"), ("b", "ERROR"), ("c", "NOTICE")):
+        field = Field(("mode",), 1, 2, Severity[severity])
+        found.append((ObjectId("files", "file", name), DriftState("drift", 0.0, [field])))
+    said = "3 objects are other than declared (1 error, 2 notice)"
+    assert describe_drift(found) == said
+    assert describe_drift(found[:1]) == "1 object is other than declared (1 notice)"
+
+
+def test_nothing_is_wrong_and_no_unit_is_observed(
+    daemons: Callable[..., Running], tmp_path: Path
+) -> None:
+    """Where nothing observes units, none of those declared runs or failed for all that is known."""
+    unit = {"active_state": "active", "sub_state": "running"}
+    file = tmp_path / "state.json"
+    units = {"unit": {"web.service": unit}}
+    file.write_text(json.dumps({"version": 1, "plugins": {"systemd": units}}))
+    daemon = daemons(STATE_FILE=file).start().vectorized()
+    questions = ("which services run?", "which services are running", "what failed?")
+    for question in (*questions, "which timers are currently stopped?"):
+        done = run(daemon, "ask", question)
+        (said,) = done.stdout.splitlines()[1:]
+        assert said.startswith("no observer reports the state of units: "), question
+    done = run(daemon, "ask", "what is wrong?")
+    said = "nothing that op-dbus observes is wrong; not observed: this host"
+    assert done.stdout.splitlines()[1:] == [said]
+    asyncio.run(_publish(daemon, "web.service", **unit))
+    hits = as_json(daemon, "search", "which services run?")
+    assert [hit["name"] for hit in hits] == ["web.service"]
+
+
 def test_which_services_run_restricts_to_those_that_do(served: Running) -> None:
     """List only active services where a question asks which run as root."""
     for name, state in (("warden", "running"), ("sweeper", "dead")):
@@ -302,7 +409,7 @@ def test_what_nobody_did_has_no_answer(served: Running) -> None:
         "who restarted zuleika?",
     ):
         done = run(served, "ask", question)
-        assert (done.returncode, done.stderr) == (12, "no change answers this\n")
+        assert (done.returncode, done.stderr) == (12, "no change answers this\n"), question
     for question in ("how often was sshd restarted?", "how many times did sshd restart"):
         done = run(served, "ask", question)
         assert (done.returncode, done.stdout.splitlines()[1:]) == (12, [])

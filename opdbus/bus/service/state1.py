@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
-from opdbus.bus.service import bulk, call_options, contract
+from opdbus.bus.service import bulk, call_options, contract, faults
 from opdbus.bus.service.answers import Answers
 from opdbus.bus.service.bulk import Bulk
 from opdbus.bus.service.call_options import MAX_LIMIT, Given, Options, one_of, page, require_range
@@ -45,8 +45,10 @@ from opdbus.index.changes import attribution, history_reader
 from opdbus.index.changes.attribution import Attribution
 from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
+from opdbus.index.ranking.confidence import RatedHit
 from opdbus.index.ranking.scores import MODES
 from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, SearchRequest
 from opdbus.index.search.verdicts import Verdict
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -149,15 +151,40 @@ class StateInterface:
         found = await self._finder.search(query, request, mode, level, priority=caller.priority)
         is_so_far = bool(self._observers.starting)
         shown = [hit for hit in found if has_weak or not hit.rating.is_weak]
-        verdict = await self._finder.verdict(query, request)
+        verdict = await self._verdict(query, request)
         sentence = self._sentence(verdict) if verdict and not is_so_far else ""
         if verdict and sentence:
             if verdict.is_absence and not has_weak:
                 return []
             # the first row has the verdict, even if it is weak
-            shown = shown or found[:1]
+            shown = await self._decided(query, verdict, shown, request)
+            rest = [hit for hit in found[:1] if not shown]
+            weak = RatedHit(0.0, is_weak=True)
+            shown += [replace(hit, rating=weak) if verdict.is_none else hit for hit in rest]
             shown[:1] = [replace(hit, verdict=sentence) for hit in shown[:1]]
         return await each(lambda hit: hit_row(hit, is_so_far=is_so_far), shown)
+
+    async def _verdict(self, query: str, request: SearchRequest) -> Verdict | None:
+        """Return the answer to a question about the host or its objects, where it is certain."""
+        if request.where or request.wanted or request.offset:
+            return None
+        statuses, why_not = self._observers.statuses, self._observers.why_not
+        return (
+            await faults.find_faults(self._memory, self._drifts, statuses, query)
+            or await faults.find_unreported(self._memory, why_not, query)
+            or await self._finder.verdict(query, request)
+        )
+
+    async def _decided(
+        self, query: str, verdict: Verdict, hits: Sequence[Hit], request: SearchRequest
+    ) -> list[Hit]:
+        """Return hits with the objects that decide a verdict first, or these alone."""
+        objects, is_weak = verdict.objects, verdict.is_none
+        first = await self._finder.hits_of(query, objects, request, is_weak=is_weak)
+        if verdict.is_whole:
+            return first
+        rest = [hit for hit in hits if hit.object_id not in objects]
+        return [*first, *rest][: request.limit]
 
     def _sentence(self, verdict: Verdict) -> str:
         """Return a verdict with what its observers do not list; "" if one of them has failed."""

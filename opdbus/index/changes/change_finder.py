@@ -39,7 +39,7 @@ from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
 from opdbus.platform.timestamps import format_utc
 from opdbus.state import fields
-from opdbus.state.object import ObjectId
+from opdbus.state.object import FILE, ObjectId
 
 # Vectors, and rows of history, in a batch; other readers run between batches.
 _AT_A_TIME: Final = 4096
@@ -225,7 +225,8 @@ class ChangeFinder:
             return await commands_run.find_commands(self._memory, asked, wanted)
         span = replace(wanted, plugin=_LOGIN, what="appeared", is_oldest_first=False)
         rows = await history_reader.first_rows(self._memory, span, _MOST_ROWS)
-        return [row for row in rows if row.identity.kind in {"user", "session"}]
+        observed = (row for row in rows if row.identity.source != FILE)
+        return [row for row in observed if row.identity.kind in {"user", "session"}]
 
     async def _lasts(self, row: Row) -> bool:
         """Return whether no later change of its object has undone a change."""

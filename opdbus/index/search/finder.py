@@ -21,7 +21,13 @@ from opdbus.index.catalogue.declarations import (
 )
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.database.store import Content, Entry, Store
-from opdbus.index.query import condition_matching, extremes, query_terms, question_patterns
+from opdbus.index.query import (
+    condition_matching,
+    extremes,
+    query_terms,
+    question_patterns,
+    state_questions,
+)
 from opdbus.index.query.query_parser import (
     MAX_CHARACTERS,
     ComparedValue,
@@ -43,6 +49,7 @@ from opdbus.index.search.lexical_matches import (
     read_matches,
 )
 from opdbus.index.search.rerank import RERANKED, Reranker
+from opdbus.index.search.state_lists import find_state_verdict
 from opdbus.index.search.verdicts import Verdict, find_verdict
 from opdbus.index.vectors import second_stage
 from opdbus.index.vectors.first_stage import STATIC
@@ -108,7 +115,7 @@ class Finder:
         first query_parser.MAX_CHARACTERS of the question are read. Raises NoModel, ModelError,
         ProviderError.
         """
-        question = question[:MAX_CHARACTERS]
+        question = state_questions.state_in_adjectives(question[:MAX_CHARACTERS])
         asked = await parse_query(self._memory, question)
         request = replace(request, where=request.where + asked.conditions)
         if not asked.conditions and not asked.compared:
@@ -142,10 +149,29 @@ class Finder:
                 )
 
     async def verdict(self, question: str, request: SearchRequest) -> Verdict | None:
-        """Return the answer to a question of yes or no about all objects, where it is certain."""
+        """Return the answer to a question of yes or no about all objects, where it is certain.
+
+        Also to one for all objects in a bad state.
+        """
         if request.where or request.wanted or request.offset or len(question) > MAX_CHARACTERS:
             return None
-        return await find_verdict(self._memory, question)
+        listed = await find_state_verdict(self._memory, question)
+        return listed or await find_verdict(self._memory, question)
+
+    async def hits_of(
+        self,
+        question: str,
+        object_ids: Sequence[ObjectId],
+        request: SearchRequest,
+        *,
+        is_weak: bool = False,
+    ) -> list[Hit]:
+        """Return objects that decide the answer to a question as hits, in their order."""
+        catalogue = self._memory.catalogue
+        there = [one for one in object_ids if catalogue.has(one)][: request.limit]
+        rows = [(catalogue.representative_of(one), _UNRANKED) for one in there]
+        rating = [CERTAIN._replace(is_weak=is_weak)] * len(rows)
+        return await self._read(request, Query(question), rows, rating, {})
 
     async def similar(self, object_id: ObjectId, request: SearchRequest) -> list[Hit]:
         """Return the objects most similar to an object, without that object.

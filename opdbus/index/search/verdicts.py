@@ -6,6 +6,7 @@ There is a verdict only where these values are certain: see `index.query.yes_or_
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from opdbus.index.catalogue.catalogue import representative
@@ -47,20 +48,25 @@ class Verdict(NamedTuple):
     """The answer to a yes-or-no question, and the sources of the values that decide it.
 
     `is_absence`: the text says that no object has a name of the question, and not yes or no.
-    `is_of_list`: it depends on the whole list of a kind, which an observer may not have.
+    `is_of_list`: it depends on the whole list of a kind, which an observer may not have. `objects`
+    decide it and are the first hits; if it `is_whole`, the only ones, and weak where it `is_none`.
     """
 
     text: str
     sources: frozenset[str] = frozenset()
     is_absence: bool = False
     is_of_list: bool = False
+    objects: tuple[ObjectId, ...] = ()
+    is_whole: bool = False
+    is_none: bool = False
 
 
 class Fact(NamedTuple):
-    """The answer that one object gives, and its words."""
+    """The answer that objects give, its words, and these objects."""
 
     is_yes: bool
     text: str
+    objects: tuple[ObjectId, ...] = ()
 
 
 class Found(NamedTuple):
@@ -87,18 +93,19 @@ class Found(NamedTuple):
 
     def fact(self, *names: str, is_yes: bool) -> Fact:
         """Return a fact about the object, with the values of some of its fields."""
+        own = (self.object_id,)
         if self.is_only_declared:
-            return Fact(is_yes, f"{self.path} is declared, and is not there")
+            return Fact(is_yes, f"{self.path} is declared, and is not there", own)
         values = [f"{name} {_in_words(self.fields[name])}" for name in names if name in self.fields]
-        return Fact(is_yes, f"{self.path}: {', '.join(values)}" if values else self.path)
+        return Fact(is_yes, f"{self.path}: {', '.join(values)}" if values else self.path, own)
 
     def presence(self) -> Fact:
         """Return whether the object is there, with what says that it is not."""
         if self.is_there:
-            return Fact(is_yes=True, text=self.path)
+            return Fact(is_yes=True, text=self.path, objects=(self.object_id,))
         field = presence.find_absence(self.fields)
         if field == _MISSING and not self.is_only_declared:
-            return Fact(is_yes=False, text=f"{self.path} is not there")
+            return Fact(is_yes=False, text=f"{self.path} is not there", objects=(self.object_id,))
         return self.fact(field, is_yes=False)
 
 
@@ -134,7 +141,9 @@ async def find_verdict(memory: StateStore, question: str) -> Verdict | None:
 
 def _verdict(asked: YesOrNo, facts: Sequence[Fact], sources: frozenset[str]) -> Verdict:
     word = "yes" if all(fact.is_yes != asked.is_negated for fact in facts) else "no"
-    return Verdict(f"{word}: {'; '.join(dict.fromkeys(fact.text for fact in facts))}", sources)
+    text = "; ".join(dict.fromkeys(fact.text for fact in facts))
+    objects = dict.fromkeys(chain.from_iterable(fact.objects for fact in facts))
+    return Verdict(f"{word}: {text}", sources, objects=tuple(objects))
 
 
 def _of_list(asked: YesOrNo, text: str, sources: frozenset[str]) -> Verdict:
@@ -152,12 +161,13 @@ def _fact(asked: YesOrNo, name: str, found: Sequence[Found], group: Found | None
         if not is_in and (is_cut or not any(one.object_id[:2] == _ACCOUNT for one in found)):
             return None
         shown = name_lists.join_first(listed, _MOST_MEMBERS) or "none"
-        return Fact(is_in, f"{group.path}: members {shown}")
+        return Fact(is_in, f"{group.path}: members {shown}", (group.object_id,))
     if asked.state:
         return _fact_of_state(asked.state, found)
     if there := [one for one in found if one.is_there]:
         paths = name_lists.join_first([one.path for one in there], _MOST)
-        return Fact(is_yes=True, text=paths)
+        objects = tuple(one.object_id for one in there[:_MOST])
+        return Fact(is_yes=True, text=paths, objects=objects)
     return found[0].presence() if found else None
 
 
@@ -181,7 +191,8 @@ def _fact_of_state(state: StateWords, found: Sequence[Found]) -> Fact | None:
     starters = [fact for one, fact in facts if services and _is_starter(one.object_id)]
     texts = [fact.text for fact in answers[:_MOST]]
     texts += [f"but {fact.text}" for fact in starters if fact.is_yes != is_yes]
-    return Fact(is_yes, "; ".join(texts))
+    objects = chain.from_iterable(fact.objects for fact in answers[:_MOST])
+    return Fact(is_yes, "; ".join(texts), tuple(objects))
 
 
 def _is_starter(object_id: ObjectId) -> bool:
@@ -198,7 +209,7 @@ async def _beside(memory: StateStore, found: Sequence[Found]) -> list[Found]:
     )
     known = {one.object_id for one in found}
     there = [one for one in names if memory.catalogue.has(one) and one not in known]
-    return [one for one in [await _read(memory, each) for each in there] if one]
+    return [one for one in [await read_observed(memory, each) for each in there] if one]
 
 
 def _is_met(way: AllOf, one: Found) -> bool:
@@ -214,7 +225,7 @@ async def _find(memory: StateStore, name: str, noun: str = "") -> list[Found]:
         own = dict.fromkeys(map(memory.declarations.one, object_ids))
         # `swap.target` is no swap, and a slice is only a group of units
         named = (one for one in own if one.name == each or not one.name.endswith(_GROUPINGS))
-        found = [one for object_id in named if (one := await _read(memory, object_id))]
+        found = [one for object_id in named if (one := await read_observed(memory, object_id))]
         wanted = kinds.requested(noun, frozenset()).named
         of_kind = [one for one in found if kinds.of_object(one.object_id)[0] & wanted]
         if of_kind or (found and not wanted):
@@ -222,7 +233,7 @@ async def _find(memory: StateStore, name: str, noun: str = "") -> list[Found]:
     return []
 
 
-async def _read(memory: StateStore, object_id: ObjectId) -> Found | None:
+async def read_observed(memory: StateStore, object_id: ObjectId) -> Found | None:
     """Read the observed fields of an object; None if it is only declared."""
     is_missing = memory.declarations.is_missing(object_id)
     if not memory.catalogue.is_observed(object_id):
@@ -239,12 +250,12 @@ async def _of_port(memory: StateStore, asked: YesOrNo) -> Verdict | None:
     if asked.protocol:
         where = (*where, Condition("protocol", "=", asked.protocol))
     object_ids = sorted(await condition_matching.object_ids(memory, where))
-    read = [await _read(memory, each) for each in object_ids]
+    read = [await read_observed(memory, each) for each in object_ids]
     found = [one for one in read if one and one.is_there]
     if found:
         facts = [one.fact(*_OF_PORT, is_yes=True) for one in found[:_MOST]]
         return _verdict(asked, facts, frozenset().union(*(one.sources for one in found)))
-    if not (sources := _sources_of_kind(memory, LISTENER)):
+    if not (sources := sources_of_kind(memory, LISTENER)):
         return None
     number = f"{asked.protocol} port {asked.of}".strip()
     return _of_list(asked, f"nothing here listens on {number}", sources)
@@ -259,11 +270,11 @@ async def _of_number(memory: StateStore, asked: YesOrNo) -> Verdict | None:
         return None
     met = await condition_matching.object_ids(memory, [Condition(asked.field, "~", "")])
     having = [one for one in met if not wanted or kinds.of_object(one)[0] & wanted]
-    sources = _sources_of_kind(memory, *{object_id[:2] for object_id in having})
+    sources = sources_of_kind(memory, *{object_id[:2] for object_id in having})
     object_ids = await condition_matching.object_ids(
         memory, [Condition(asked.field, "=", asked.of)]
     )
-    read = [await _read(memory, one) for one in sorted(object_ids.intersection(having))]
+    read = [await read_observed(memory, one) for one in sorted(object_ids.intersection(having))]
     found = [one for one in read if one and one.is_there and asked.field in one.fields]
     if found:
         facts = [one.fact(asked.field, is_yes=True) for one in found[:_MOST]]
@@ -273,7 +284,7 @@ async def _of_number(memory: StateStore, asked: YesOrNo) -> Verdict | None:
     return _of_list(asked, text, sources) if sources else None
 
 
-def _sources_of_kind(memory: StateStore, *kind_ids: tuple[str, str]) -> frozenset[str]:
+def sources_of_kind(memory: StateStore, *kind_ids: tuple[str, str]) -> frozenset[str]:
     """Return the observers of this host that list some kinds, by the sources of their objects."""
     every = memory.catalogue.view.source_kinds.copy()
     sources = (source for source, *kind_id in every if tuple(kind_id) in kind_ids)
@@ -290,7 +301,7 @@ async def _none_of_kind(memory: StateStore, asked: YesOrNo, name: str) -> Verdic
         for kind_id in memory.catalogue.kinds
         if kinds.of_object(ObjectId(*kind_id, ""))[0] & wanted
     ]
-    sources = _sources_of_kind(memory, *every)
+    sources = sources_of_kind(memory, *every)
     return _of_list(asked, f"there is no {asked.noun} named {name}", sources) if sources else None
 
 
