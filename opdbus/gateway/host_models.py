@@ -272,7 +272,12 @@ class Change(Answer):
     def of(cls, row: Mapping[str, Json]) -> Self:
         """Return it from a row of the bus."""
         (line,) = group_into_lines([row])
-        cause = f"by {by}" if (by := row.get("by")) else describe_cause(row["cause"], user_name)
+        cause = describe_cause(row["cause"], user_name)
+        if by := row.get("by"):
+            cause = f"by {by}"
+        elif row.get("believed"):
+            # the journal's reader only says who did what
+            cause = f"by {row['name']}" if row["kind"] == "user" else ""
         fields = [_changed_field(*each) for each in row["fields"]]
         return cls(**{**row, "fields": fields, "words": str(line), "cause_words": cause})
 
@@ -353,6 +358,10 @@ class AskAnswer(Answer):
     options: dict[str, Json]
     hits: list[Hit] = []
     changes: list[Change] = []
+    note: Annotated[str, Field(description="What is known besides the changes.")] = ""
+    event: Annotated[
+        Change | None, Field(description="The change that others may have led to.")
+    ] = None
     drifts: list[Drift] = []
     status: dict[str, Json] = {}
 
@@ -402,6 +411,10 @@ class ChangesAnswer(Answer):
     """One page of changes."""
 
     changes: list[Change]
+    note: Annotated[str, Field(description="What is known besides the changes.")] = ""
+    event: Annotated[
+        Change | None, Field(description="The change that others may have led to.")
+    ] = None
     lines: Annotated[
         list[ChangeLine],
         Field(description="The same in words, in the same order; none if they are by meaning."),

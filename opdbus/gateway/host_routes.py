@@ -68,7 +68,7 @@ async def ask(asked: Annotated[models.AskRequest, Query()], client: Daemon) -> R
     if route == "objects":
         answer["hits"] = [*map(models.Hit.of, rows)]
     elif route == "changes":
-        answer["changes"] = [*map(models.Change.of, rows)]
+        answer |= await _by_meaning(client, rows)
     elif route == "drift":
         answer["drifts"] = await _drifts(client, rows)
     else:
@@ -212,7 +212,19 @@ async def changes(
     if not (asked.about or asked.before_event):
         return await _changes(client, asked, more)
     rows = await client.changes_by_meaning({**_changes_filter(asked), **more}, asked.limit)
-    return models.ChangesAnswer(changes=[*map(models.Change.of, rows)], next=None).response()
+    return models.ChangesAnswer(**await _by_meaning(client, rows), next=None).response()
+
+
+async def _by_meaning(client: Client, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return changes that answer a question, and the event that they may have led to."""
+    found: dict[str, Any] = {"changes": [*map(models.Change.of, rows)]}
+    first = rows[0] if rows else {}
+    if note := first.get("note"):
+        found["note"] = note
+    if event := first.get("event"):
+        of_event = await client.changes({"after": event - 1, "below": event + 1}, 1)
+        found["event"] = models.Change.of({**of_event[0], "event": event}) if of_event else None
+    return found
 
 
 async def _changes(

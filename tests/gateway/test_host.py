@@ -96,6 +96,35 @@ def test_changes_are_read_page_by_page(http: httpx.Client) -> None:
     assert len(set(rows["newest"])) == len(rows["newest"]) >= 100
 
 
+def test_changes_are_in_the_words_of_the_command(http: httpx.Client, served: Running) -> None:
+    """Say each line that `op-dbus changes` prints, with all its changes once, in both orders."""
+    newest = http.get("/changes", params={"limit": 1000}).json()
+    oldest = http.get("/changes", params={"limit": 1000, "order": "oldest"}).json()
+    assert newest["lines"] == oldest["lines"][::-1]
+    told = {row: line["words"] for line in oldest["lines"] for row in line["rows"]}
+    assert sorted(told) == [change["seq"] for change in oldest["changes"]]
+    printed = served.cli("changes", "-n", "1000").stdout.splitlines()
+    assert [line[17:] for line in printed] == [line["words"] for line in oldest["lines"]]
+    assert all(change["words"] for change in oldest["changes"])
+
+
+def test_what_led_to_an_event_comes_with_it(http: httpx.Client, served: Running) -> None:
+    """Give the event itself beside the changes before it, for a question and for its filter."""
+    lamp = {"plugin": "odd", "kind": "lamp", "name": "hall", "properties": {"state": "on"}}
+    for state in ("on", "broken"):
+        lamp["properties"] = {"state": state}
+        assert served.cli("publish", "lamps", stdin=json.dumps([lamp])).returncode == 0
+    for url, asked in (
+        ("/changes", {"before_event": "lamp hall broken"}),
+        ("/ask", {"q": "what happened before lamp hall broken?"}),
+    ):
+        answer = http.get(url, params=asked).json()
+        event = answer["event"]
+        assert (event["name"], event["event"]) == ("hall", event["seq"]), answer
+        assert event["seq"] not in {change["seq"] for change in answer["changes"]}
+        assert all(change["event"] == event["seq"] for change in answer["changes"])
+
+
 def test_a_past_object_is_shown(http: httpx.Client) -> None:
     """Show an object as it was at a time, and 404 for a time before it."""
     url = address("odd/p", "k%i/nd", NAMES[0])

@@ -186,6 +186,12 @@ function changeList(lines, { by = "", fresh = new Set() } = {}) {
   }));
 }
 
+// what is said besides the changes, and the event that they may have led to
+function eventNodes({ note, event, changes }) {
+  return [note && el("p", { class: "verdict" }, note), event && !changes.some((each) => each.seq === event.seq) && el("ol", { class: "changes" }, changeRow(event)),
+    event && el("p", { class: "soft" }, "What may have led to it, the likeliest first:")].filter(Boolean);
+}
+
 const colourOf = (change) => (change.what === "drift" ? `drift ${change.severity}` : change.what);
 
 // Points on a line of time; the list below says the same.
@@ -287,7 +293,12 @@ async function answerOf({ q, words, conditions, where, plugin, limit }, signal) 
   }
   // both at once: most questions are answered by objects, and only `search` explains them
   const [asked, explained] = await Promise.all([plugin || where ? null : get("ask", { q, limit }, signal), get("search", { q, limit, plugin, where, explain: true }, signal)]);
-  const answer = !asked || asked.route === "objects" ? { route: "objects", hits: explained.hits } : asked;
+  let answer = !asked || asked.route === "objects" ? { route: "objects", hits: explained.hits } : asked;
+  if (answer.route === "changes" && !answer.options.about && !answer.options.before_event) {
+    // all of that time, not the newest few
+    const { before, ...options } = answer.options;
+    answer = { ...answer, ...await get("changes", { ...options, until: before, limit: 200 }, signal) };
+  }
   return { ...answer, isUnmet: conditions.length > 0 };
 }
 
@@ -319,7 +330,10 @@ const views = {
       nodes.push(el("form", { class: "filter", onsubmit: refine }, entry("Plugin", "plugin", plugin, "systemd"), entry("Condition", "where", where, "active_state=failed, used_percent>90", true), el("button", null, "Narrow")));
       nodes.push(rows.length ? el("ol", { class: "hits" }, rows.map((hit) => hitRow(hit))) : el("p", { class: "empty" }, "Nothing on this host answers this. Try other words, a name, or a condition such as state:failed."));
       if (rows.length === limit && limit < 200) nodes.push(el("p", null, el("a", { href: address("ask", { q, plugin, where, n: 3 * limit }) }, "More")));
-    } else if (answer.route === "changes") nodes.push(timeline(rows, "Changes that answer"), changeList(rows.map(lineOf)));
+    } else if (answer.route === "changes") {
+      nodes.push(...eventNodes(answer), timeline([...answer.event ? [answer.event] : [], ...rows], "Changes that answer"), changeList(linesOf(answer)));
+      if (answer.next) nodes.push(el("p", null, `The newest ${count(rows.length, "change")}. `, el("a", { href: address("changes", { below: answer.next, since: "" }) }, "Older")));
+    }
     else if (answer.route === "drift") nodes.push(rows.length ? el("ol", { class: "drifts" }, rows.map(driftRow)) : el("p", { class: "empty" }, "Nothing differs from what is declared."));
     else nodes.push(servingTable(answer.status));
     return { title: q, heading: `Answers to “${q}”`, isUnseen: true, nodes };
@@ -400,11 +414,10 @@ const views = {
       choice("Since", "since", spans, span), choice("Order", "by", [["", "by time"], ["cause", "by cause"]], by), el("button", null, "Show"));
     const isLive = !before && !about && !value("below");
     const place = el("div"), list = linesOf(answer);
-    const event = rows.find((each) => each.event)?.event;
-    const draw = () => place.replaceChildren(...[timeline(list.flatMap((line) => line.rows), before ? `Before ${before}` : "Changes"), changeList(list, { by, fresh })].filter(Boolean));
+    const draw = () => place.replaceChildren(...[...eventNodes(answer), timeline([...answer.event ? [answer.event] : [], ...list.flatMap((line) => line.rows)], before ? `Before ${before}` : "Changes"), changeList(list, { by, fresh })].filter(Boolean));
     if (!refused) draw();
     const words = before ? `What may have led to “${before}”, the likeliest first` : about ? `What has to do with “${about}”, best first` : value("around") ? `Around ${value("around")}` : isLive ? "New changes come by themselves" : "Older changes";
-    const nodes = [form, refused ? el("p", { class: "box error" }, refused) : el("p", { class: "soft" }, isLive ? el("span", { class: "dot" }) : null, words, event ? [" · ", el("a", { href: address("changes", { below: event + 1, since: "" }) }, "the event")] : null), place];
+    const nodes = [form, refused ? el("p", { class: "box error" }, refused) : el("p", { class: "soft" }, isLive ? el("span", { class: "dot" }) : null, words), place];
     if (answer.next) nodes.push(el("p", null, el("a", { href: address("changes", { ...Object.fromEntries(at.query), below: answer.next }) }, "Older")));
     const add = (change) => {
       const fits = (key) => !value(key) || change[key] === value(key);
