@@ -36,6 +36,9 @@ FILES = {
     "probe-ready.service": "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/sh -c"
     " 'sleep 0.3; systemd-notify --ready; exec sleep infinity'\n",
     "probe-once.service": "[Service]\nType=oneshot\nExecStart=/bin/true\n",
+    "probe-often.service": "[Service]\nType=oneshot\nExecStart=/bin/sh -c"
+    " 'sleep 0.7; test ! -e /run/probe-often'\n",
+    "probe-often.timer": "[Timer]\nOnActiveSec=1\nOnUnitInactiveSec=3\nAccuracySec=1ms\n",
     "probe-enable.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=basic.target\n",
     "probe-port.service": f'[Service]\nExecStart=/usr/bin/python3 -c "{LISTEN}"\n',
 }
@@ -210,6 +213,23 @@ def test_a_timer(bare: Host, history: History) -> None:
     assert [row for row in rows if row[0] != timer] in runs(service, by)
     bare.ask("systemctl", "start", service)
     assert told(history.news()) in runs(service, "job:N start")
+
+
+def test_what_a_timer_runs_again_and_again(bare: Host, history: History) -> None:
+    """A run that takes its time is one row, and none of its timer's; one that fails has its own."""
+    timer, service = "probe-often.timer", "probe-often.service"
+    by = f"job:N start by {timer}"
+    bare.ask("systemctl", "start", timer)
+    history.until(service, "event")
+    rows = of_units(history.news(4, 0.5))
+    assert rows[0] == (timer, "changed", "job:N start")
+    assert set(rows[1:]) == {(service, "event", by)}
+    bare.ask("touch", "/run/probe-often")
+    history.until(service, "changed")
+    bare.ask("systemctl", "stop", timer)
+    rows = of_units(history.settled())
+    assert (service, "changed", by) in rows
+    assert {row for row in rows if row[0] == timer} == {(timer, "changed", "job:N stop")}
 
 
 @pytest.mark.parametrize("kind", ["path", "socket"])
