@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -209,7 +208,7 @@ def note_more(count: str, offset: int) -> None:
             words.append(word)
     command = shlex.join(["op-dbus", *words, "--offset", str(offset), *asked[at:]])
     said = f"{count} more: {command}"
-    room = shutil.get_terminal_size().columns if sys.stderr.isatty() else _LONGEST_COMMAND
+    room = output.line_width(sys.stderr) or _LONGEST_COMMAND
     # a wrapped command could not be pasted
     output.print_note(said if width_of(said) <= room else f"{count} more: add --offset {offset}")
 
@@ -332,6 +331,9 @@ def ask_question(
     context.meta[ROUTED_ARGUMENTS] = arguments
     if not json_:
         line = f"{route.name}: {output.escape_hidden(route.command(text))}"
+        if route.name != "status":
+            # who may not read is refused before the heading
+            ask(lambda client: client.changes({}, 1))
         print(output.add_style(line, "bold"))
         return _run_command(context, arguments)
     with redirect_stdout(io.StringIO()) as printed:
