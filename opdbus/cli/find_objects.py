@@ -223,12 +223,12 @@ def print_answer(hits: Sequence[Row], *, is_explained: bool, has_weak: bool) -> 
 
 
 def print_hits(hits: Sequence[Row], *, is_explained: bool) -> None:
-    """Print hits: one line each; on a terminal or with reasons, a block each."""
+    """Print hits: one line each; in lines of a given width or with reasons, a block each."""
     corrected = (tuple(pair) for hit in hits for pair in _reasons_of(hit)["corrected"])
     for asked, meant in dict.fromkeys(corrected):
         output.print_note(f"{asked} was looked for as {meant}")
     shown = [(f"{hit['score']:.3f}", name_of_row(hit), _hit_lines(hit)) for hit in hits]
-    if not is_explained and not sys.stdout.isatty():
+    if not is_explained and not output.line_width(sys.stdout):
         cells = [(score, name, "; ".join(lines)) for score, name, lines in shown]
         output.print_table(_HEADINGS, cells)
         return
