@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from opdbus.errors import InvalidArgs
 from opdbus.platform import name_lists, regular_files, timestamps
@@ -65,19 +65,28 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
+def line_width(stream: TextIO) -> int:
+    """Return the columns of a terminal, or those that COLUMNS gives for a pipe; else 0."""
+    if stream.isatty():
+        return shutil.get_terminal_size().columns
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isascii() and given.isdigit() else 0
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headings; into a pipe, full lines without colours.
 
-    On a terminal, a line that is too wide is wrapped: prose first, other columns only if needed.
+    On a terminal, and where COLUMNS is set, a line that is too wide is wrapped: prose first, other
+    columns only if needed.
     """
     texts = [map(join_words, map(format_value, row)) for row in (columns, *rows)]
     cells = [[*map(escape_hidden, row)] for row in texts]
     widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
-    if sys.stdout.isatty():
-        if not rows:
-            print("nothing found")
-            return
-        _narrow(columns, widths, shutil.get_terminal_size().columns)
+    if sys.stdout.isatty() and not rows:
+        print("nothing found")
+        return
+    if room := line_width(sys.stdout):
+        _narrow(columns, widths, room)
     for number, row in enumerate(cells):
         parts = map(wrap, row, widths)
         for line in zip_longest(*parts, fillvalue=""):
@@ -117,10 +126,10 @@ def print_section(title: str, values: Mapping[str, str]) -> None:
 
 
 def print_labelled(label: str, columns: int, text: str, look: str = "") -> None:
-    """Print a text beside a label of the given width; on a terminal, long lines are wrapped."""
+    """Print a text beside a label of the given width; long lines are wrapped to `line_width`."""
     lines = escape_hidden(text.removesuffix("\n")).split("\n")
-    if sys.stdout.isatty():
-        room = max(_LEAST[0], shutil.get_terminal_size().columns - columns - 2)
+    if width := line_width(sys.stdout):
+        room = max(_LEAST[0], width - columns - 2)
         lines = [part for line in lines for part in wrap(line, room)]
     print(f"{label}  {add_style(lines[0], look)}".rstrip())
     for line in lines[1:]:
@@ -128,18 +137,17 @@ def print_labelled(label: str, columns: int, text: str, look: str = "") -> None:
 
 
 def print_paragraph(text: str) -> None:
-    """Print a text; on a terminal, long lines are wrapped."""
-    room = shutil.get_terminal_size().columns
-    print("\n".join(wrap(text, room) if sys.stdout.isatty() else [text]))
+    """Print a text; long lines are wrapped to `line_width`."""
+    room = line_width(sys.stdout)
+    print("\n".join(wrap(text, room) if room else [text]))
 
 
 def print_note(text: str) -> None:
-    """Print a remark on stderr; on a terminal, long lines are wrapped."""
+    """Print a remark on stderr; long lines are wrapped to `line_width`."""
     lines = escape_hidden(text).split("\n")
     if sys.stderr is None:  # closed by the parent process
         return
-    if sys.stderr.isatty():
-        room = shutil.get_terminal_size().columns
+    if room := line_width(sys.stderr):
         lines = [part for line in lines for part in wrap(line, room)]
     # flush stdout first, so that the order is kept if both go into one pipe
     if sys.stdout is not None:

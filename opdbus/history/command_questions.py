@@ -86,7 +86,7 @@ FORMS: Final = tuple(
 )
 
 
-def read(question: str) -> CommandQuestion | None:
+def read_question(question: str) -> CommandQuestion | None:
     """Read a question; None if it does not ask for commands."""
     text = routes.plain(question)
     for pattern, _, is_only in FORMS:

@@ -309,6 +309,30 @@ def test_what_is_wrong_is_what_is_failed_full_or_other_than_declared(served: Run
         assert "redis-server.service" not in {hit["name"] for hit in others}
 
 
+def test_what_nothing_observes_is_no_extreme(
+    daemons: Callable[..., Running], tmp_path: Path
+) -> None:
+    """Compare observed values where there are any, and say which declared objects were left out."""
+    file = tmp_path / "state.json"
+    mounts = {"mount": {"/data": {"used_percent": 99}, "/": {"used_percent": 97}}}
+    file.write_text(json.dumps({"version": 1, "plugins": {"mounts": mounts}}))
+    daemon = daemons(STATE_FILE=file).start().vectorized()
+    # nothing else is known of them
+    (hit,) = as_json(daemon, "search", "-n", "1", "fullest file system")
+    assert hit["name"] == "/data"
+    for name, used in (("/", 35), ("/srv", 60)):
+        asyncio.run(_publish(daemon, name, "mounts", "mount", used_percent=used))
+    for question in (
+        "which file system is the fullest?",
+        "file systems over 50 percent",
+        "file systems with used_percent>50",
+    ):
+        first, *others = as_json(daemon, "search", question)
+        assert first["name"] == "/srv", question
+        assert first["verdict"] == "declared and not observed, and so left out: mounts/mount//data"
+        assert "/data" not in {hit["name"] for hit in others}
+
+
 def test_differences_are_counted_by_severity() -> None:
     """Of objects that are other than declared the worst are named first."""
     found = []

@@ -3,7 +3,7 @@
 import pytest
 
 from opdbus.history import acts, command_questions
-from opdbus.history.command_questions import FORMS, CommandQuestion, read
+from opdbus.history.command_questions import FORMS, CommandQuestion, read_question
 from opdbus.state.object import ObjectId
 
 ALL = CommandQuestion()
@@ -34,7 +34,7 @@ def test_each_form_has_its_example(form: command_questions.Form) -> None:
 )
 def test_all_commands_are_asked_for(question: str) -> None:
     """A question for what anybody ran as root is answered by all commands and by nothing else."""
-    assert read(question) == ALL
+    assert read_question(question) == ALL
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_all_commands_are_asked_for(question: str) -> None:
 )
 def test_other_questions_are_none_for_commands(question: str) -> None:
     """What runs, who may, and who did something to an object are no questions for commands."""
-    assert read(question) is None
+    assert read_question(question) is None
 
 
 def _act(command: str, program: str = "sudo") -> acts.Act:

@@ -10,7 +10,7 @@ from opdbus.index.query.state_questions import (
     NEARLY_FULL_PERCENT,
     WRONG,
     Form,
-    read,
+    read_question,
     state_in_adjectives,
 )
 
@@ -43,7 +43,7 @@ def test_other_words_for_it(
     question: str, state: str, noun: str, percent: int, *, is_whether: bool
 ) -> None:
     """What all of a host is asked for is read in other words as well."""
-    asked = read(question)
+    asked = read_question(question)
     assert asked
     assert (asked.state, asked.noun, asked.percent) == (state, noun, percent)
     assert asked.is_whether is is_whether
@@ -66,7 +66,7 @@ def test_other_words_for_it(
 )
 def test_others_ask_for_something_else(question: str) -> None:
     """A question about one object, another time or another state is none of these."""
-    assert read(question) is None
+    assert read_question(question) is None
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ def ruled(host: Host, rules: str) -> Iterator[None]:
 def test_an_outsider_may_nothing(host: Host) -> None:
     """Whoever is not in the group is refused every method, reading and setting."""
     assert refused(host, "outsider", CALLS) == CALLS
+    done = host.run("op-dbus", "ask", "what failed?", user="outsider")
+    assert (done.returncode, done.stdout) == (5, "")
 
 
 @pytest.mark.usefixtures("service")

@@ -44,7 +44,7 @@ async def find_faults(
     That is failed units, differences from the state file, full file systems, and observers that
     failed. Observers that are absent are named, but nothing need be wrong with them.
     """
-    asked = await asyncio.to_thread(state_questions.read, question)
+    asked = await asyncio.to_thread(state_questions.read_question, question)
     if asked is None or asked.state != WRONG:
         return None
     failed = await state_lists.failed_units(memory)
@@ -103,7 +103,7 @@ async def find_unreported(
 
 
 def _asks_for_running_units(question: str) -> bool:
-    asked = state_questions.read(question)
+    asked = state_questions.read_question(question)
     if asked:
         return asked.state in {FAILED, RUNNING}
     form = question_patterns.of(question)

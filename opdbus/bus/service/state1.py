@@ -54,10 +54,11 @@ from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight.insight import Insight
 from opdbus.language import routes
+from opdbus.platform import name_lists
 from opdbus.platform.slices import each
 from opdbus.state import publish
 from opdbus.state.fields import Members, split
-from opdbus.state.object import Json, ObjectId, StateObject
+from opdbus.state.object import FILE, Json, ObjectId, StateObject
 
 # (path, plugin, kind, name) each
 WireRows: TypeAlias = list[tuple[str, str, str, str]]
@@ -72,6 +73,8 @@ _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
 # State of an observer whose objects are those of before its failure.
 _FAILED: Final = "failed"
+# Declared objects that an answer names as left out.
+_MOST_LEFT_OUT: Final = 3
 # Objects of a call for a baseline: each takes about 0.2 ms.
 _MAX_BASELINE: Final = 1000
 _PORT: Final = ("net", "listener")
@@ -151,6 +154,7 @@ class StateInterface:
         found = await self._finder.search(query, request, mode, level, priority=caller.priority)
         is_so_far = bool(self._observers.starting)
         shown = [hit for hit in found if has_weak or not hit.rating.is_weak]
+        shown, left_out = await self._without_unobserved(query, shown)
         verdict = await self._verdict(query, request)
         sentence = self._sentence(verdict) if verdict and not is_so_far else ""
         if verdict and sentence:
@@ -162,7 +166,21 @@ class StateInterface:
             weak = RatedHit(0.0, is_weak=True)
             shown += [replace(hit, rating=weak) if verdict.is_none else hit for hit in rest]
             shown[:1] = [replace(hit, verdict=sentence) for hit in shown[:1]]
+        elif left_out:
+            shown[:1] = [replace(hit, verdict=left_out) for hit in shown[:1]]
         return await each(lambda hit: hit_row(hit, is_so_far=is_so_far), shown)
+
+    async def _without_unobserved(self, query: str, hits: Sequence[Hit]) -> tuple[list[Hit], str]:
+        """Return hits without declared values where a question compares observed ones.
+
+        The second is a sentence that says which objects were left out; empty if none was.
+        """
+        observed = [hit for hit in hits if hit.source != FILE]
+        if len(observed) in {0, len(hits)} or not await self._finder.compares_values(query):
+            return [*hits], ""
+        names = ["/".join(hit.object_id) for hit in hits if hit.source == FILE]
+        said = name_lists.join_first(names, _MOST_LEFT_OUT)
+        return observed, f"declared and not observed, and so left out: {said}"
 
     async def _verdict(self, query: str, request: SearchRequest) -> Verdict | None:
         """Return the answer to a question about the host or its objects, where it is certain."""

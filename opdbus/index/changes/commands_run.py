@@ -23,7 +23,7 @@ async def find_commands(memory: StateStore, question: str, wanted: Filter) -> li
     Empty if it asks for none, if none was run and it may ask for something else, or if the journal
     was never read. Raises NotKept if none was run.
     """
-    asked = command_questions.read(question)
+    asked = command_questions.read_question(question)
     if asked is None or not memory.catalogue.sources[acts.SOURCE]:
         return []
     found = await _read_commands(memory, wanted, lambda row: command_questions.answers(asked, row))

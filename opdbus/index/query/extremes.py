@@ -83,6 +83,11 @@ class Superlative(NamedTuple):
     below: Sequence[ObjectId]
 
 
+def has_superlative(question: str) -> bool:
+    """Return whether a question has a word such as `largest`."""
+    return _WORDS.search(question) is not None
+
+
 async def find_extremes(
     memory: StateStore, question: str, within: EntryRefs | None
 ) -> Superlative | None:

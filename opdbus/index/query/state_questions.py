@@ -103,7 +103,7 @@ FORMS: Final = tuple(
 )
 
 
-def read(question: str) -> StateQuestion | None:
+def read_question(question: str) -> StateQuestion | None:
     """Read a question; None if it does not ask for all objects in a bad state."""
     text = routes.plain(question)
     for state, pattern, _ in FORMS:

@@ -158,6 +158,12 @@ class Finder:
         listed = await find_state_verdict(self._memory, question)
         return listed or await find_verdict(self._memory, question)
 
+    async def compares_values(self, question: str) -> bool:
+        """Return whether a question compares values: `fullest disk`, `used_percent>50`."""
+        asked = await parse_query(self._memory, question[:MAX_CHARACTERS])
+        is_ordered = any(one.operator[:1] in {"<", ">"} for one in asked.conditions)
+        return is_ordered or bool(asked.compared) or extremes.has_superlative(asked.words)
+
     async def hits_of(
         self,
         question: str,

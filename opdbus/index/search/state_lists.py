@@ -47,7 +47,7 @@ async def find_state_verdict(memory: StateStore, question: str) -> Verdict | Non
 
     None if it is no such question, or nothing on this host observes their state.
     """
-    asked = state_questions.read(question)
+    asked = state_questions.read_question(question)
     if asked is None or asked.state not in {FAILED, FULL}:
         return None
     found = await (
