@@ -110,17 +110,17 @@ def test_changes_are_in_the_words_of_the_command(http: httpx.Client, served: Run
 
 def test_what_led_to_an_event_comes_with_it(http: httpx.Client, served: Running) -> None:
     """Give the event itself beside the changes before it, for a question and for its filter."""
-    lamp = {"plugin": "odd", "kind": "lamp", "name": "hall", "properties": {"state": "on"}}
-    for state in ("on", "broken"):
-        lamp["properties"] = {"state": state}
-        assert served.cli("publish", "lamps", stdin=json.dumps([lamp])).returncode == 0
+    unit: dict[str, Any] = {"plugin": "systemd", "kind": "unit", "name": "hall.service"}
+    for state in ("active", "failed"):
+        unit["properties"] = {"active_state": state}
+        assert served.cli("publish", "units", stdin=json.dumps([unit])).returncode == 0
     for url, asked in (
-        ("/changes", {"before_event": "lamp hall broken"}),
-        ("/ask", {"q": "what happened before lamp hall broken?"}),
+        ("/changes", {"before_event": "hall failed"}),
+        ("/ask", {"q": "why did hall fail?"}),
     ):
         answer = http.get(url, params=asked).json()
         event = answer["event"]
-        assert (event["name"], event["event"]) == ("hall", event["seq"]), answer
+        assert (event["name"], event["event"]) == ("hall.service", event["seq"]), answer
         assert event["seq"] not in {change["seq"] for change in answer["changes"]}
         assert all(change["event"] == event["seq"] for change in answer["changes"])
 
