@@ -19,6 +19,7 @@ _ANYBODY: Final = (
     r"(?:anyone|anybody|someone|somebody|everyone|everybody|people|users?|the users|they|we|root"
     r"|admins?|the admins?)"
 )
+_AT_ANY_TIME: Final = re.compile(r"(?: (?:lately|recently|ever|so far|at all|here|today))+$")
 _IS_ANYBODY: Final = re.compile(_ANYBODY)
 _WHO: Final = (
     r"(?:who|whom|which (?:users?|persons?|people|accounts?|admin\w*))(?: else| all)*"
@@ -58,6 +59,7 @@ class Form(NamedTuple):
     is_only: bool = True
 
 
+_SOME: Final = r"(?:list|show|the|all|any|last|recent)"
 _SUCH: Final = rf"commands? (?:that |which )?(?:{_WAS} )?{_RAN}"
 _THIS_USER: Final = r"(?:user )?(?P<user>[\w.-]+)"
 _DONE: Final = r"(?:do|done|run|change|changed|executed?|typed?)"
@@ -77,7 +79,11 @@ FORMS: Final = tuple(
             True,
         ),
         (rf"which commands? did {_ANYBODY} {_DONE}.*", "which commands did anyone run", True),
-        (r"(?:(?:the|all|any|last|recent) )*(?:sudo|root) commands", "all sudo commands", True),
+        (
+            r"(?:(?:list|show|the|all|any|last|recent) )*(?:sudo|root) commands",
+            "all sudo commands",
+            True,
+        ),
         (rf"(?:what|which)\b.*\b(?:did|has) {_THIS_USER} {_DONE}\b.*", "what did bob do", False),
         (rf"(?:.*\b)?{_SUCH} by {_THIS_USER}", "which commands were run by bob", False),
         (rf"{_WHO} {_RAN} (?P<command>.+?) {_AS_ROOT}", "who ran visudo as root", True),
@@ -88,7 +94,7 @@ FORMS: Final = tuple(
 
 def read_question(question: str) -> CommandQuestion | None:
     """Read a question; None if it does not ask for commands."""
-    text = routes.plain(question)
+    text = _AT_ANY_TIME.sub("", routes.plain(question))
     for pattern, _, is_only in FORMS:
         if match := pattern.match(text):
             given = {key: value for key, value in match.groupdict().items() if value}

@@ -670,6 +670,9 @@ async def test_what_was_tried_answers_who_did_what_did_not_happen(day: Day) -> N
         ("who restarted nginx?", "carol", "nginx has not restarted"),
         ("did nginx restart?", "carol", "nginx has not restarted"),
         ("which user reloaded nginx?", "carol", "nginx has not been reloaded"),
+        ("who tried to stop cron?", "alice", "cron has not stopped"),
+        ("did anyone restart nginx?", "carol", "nginx has not restarted"),
+        ("did somebody try to reload nginx", "carol", "nginx has not been reloaded"),
     ):
         first, *more = await day.finder.about(question, Filter(), 9)
         assert first.row.identity[1:] == ("journal", "user", user), question
@@ -718,6 +721,8 @@ async def test_why_a_unit_does_not_run_is_what_its_fields_say(day: Day) -> None:
         ("spare not running", "spare.service is inactive and disabled"),
         ("apt stopped", "apt.timer starts it"),
         ("cron not start", "cron.service is masked"),
+        ("not cron start", "cron.service is masked"),
+        ("not chrony up", "its condition is not met"),
     ):
         found = await day.finder.before(question, Filter(), 9)
         assert reason in found[0].note, question

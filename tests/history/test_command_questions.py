@@ -30,6 +30,8 @@ def test_each_form_has_its_example(form: command_questions.Form) -> None:
         "what commands did people run as root?",
         "the last root commands",
         "who had a root shell?",
+        "who has run commands as root lately?",
+        "list root commands",
     ],
 )
 def test_all_commands_are_asked_for(question: str) -> None:

@@ -75,7 +75,7 @@ _OF_RUNS: Final = frozenset(
 # First listings of objects of a name that are read.
 _MOST_LISTED: Final = 100
 # Events after which a unit does not run.
-_NOT_RUNNING: Final = frozenset(("failed", "killed", "stopped", "disabled", "masked"))
+_NOT_RUNNING: Final = frozenset(("failed", "killed", "stopped", "disabled", "masked", "went down"))
 # Verbs in the active voice: `has not failed`, but `has not been removed`.
 _ACTIVE: Final = frozenset(
     (
@@ -123,6 +123,19 @@ _OF_ONE = re.compile(
     r" (?:the )?(?P<name>[\w.@-]+)(?:[ ?!.]|$)",
     re.IGNORECASE,
 )
+
+
+# The same in the active voice, which names no user: `did anyone restart postgresql`.
+_BY_ANYBODY = re.compile(
+    r"^(?:who (?:has |had )?(?:tried|attempted) to"
+    r"|did (?:anyone|anybody|someone|somebody)(?: try to| attempt to)?)"
+    r" (?P<verb>\w+) (?:the )?(?P<name>[\w@-]{1,99}(?:\.[\w@-]{1,99}){0,9})[?!. ]*$",
+    re.IGNORECASE,
+)
+
+
+# The event of `why isn't chrony running`.
+_NOT_FIRST = re.compile(r"^not (?P<name>\S+) (?P<verb>\w+(?: up)?)$", re.IGNORECASE)
 
 
 # The first words of an event of one object: `cron failed`.
@@ -186,7 +199,7 @@ class ChangeFinder:
         the commands that were to bring it about. `What did bob do?` is answered by the commands of
         bob, if the journal was read. Raises NotKept if the event did not happen, nor was tried.
         """
-        asked = asked[:MAX_CHARACTERS]
+        asked = _BY_ANYBODY.sub(r"did \g<name> \g<verb>", asked[:MAX_CHARACTERS])
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
         if wanted.object_ids is None and (rows := await self._acts_of_users(asked, wanted)):
@@ -281,7 +294,7 @@ class ChangeFinder:
         come first, then those similar to it or close in time. Raises UnknownObject if neither an
         object nor history has the names in `event`, and NotKept as `about` does.
         """
-        event = event[:MAX_CHARACTERS]
+        event = _NOT_FIRST.sub(r"\g<name> not \g<verb>", event[:MAX_CHARACTERS].strip())
         span = Filter(since=wanted.since, before=wanted.before)
         if wanted.before == row_filter.MAX_INT64 and (
             found := await self._why_not_running(event, wanted, limit)
