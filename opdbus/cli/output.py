@@ -66,18 +66,14 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def line_width(stream: TextIO) -> int:
-    """Return the columns of a terminal, or those that COLUMNS gives for a pipe; else 0."""
-    if stream.isatty():
-        return shutil.get_terminal_size().columns
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isascii() and given.isdigit() else 0
+    """Return the columns of a terminal; 0 for a pipe, whose lines are whole."""
+    return shutil.get_terminal_size().columns if stream.isatty() else 0
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headings; into a pipe, full lines without colours.
 
-    On a terminal, and where COLUMNS is set, a line that is too wide is wrapped: prose first, other
-    columns only if needed.
+    On a terminal, a line that is too wide is wrapped: prose first, other columns only if needed.
     """
     texts = [map(join_words, map(format_value, row)) for row in (columns, *rows)]
     cells = [[*map(escape_hidden, row)] for row in texts]

@@ -267,7 +267,7 @@ async def test_what_is_connected_is_told(daemon: Running) -> None:
 
 def command(daemon: Running, *words: str) -> Any:
     """Run `op-dbus`."""
-    return run(daemon, *words, TZ="UTC")
+    return run(daemon, *words, TZ="UTC", COLUMNS="80")
 
 
 def test_changes_are_told_to_people(served: Running) -> None:

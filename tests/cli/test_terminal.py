@@ -134,15 +134,3 @@ def test_any_name_can_be_printed(daemons: Callable[..., Running], tmp_path: Path
         done = daemon.cli("list", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\U0001f600" in done.stdout
-
-
-def test_columns_hold_for_a_pipe_as_well(served: Running) -> None:
-    """Break lines into a pipe at the columns that the environment gives, and no line without."""
-    question = ["search", "who checks passwords"]
-    wide = served.cli(*question, COLUMNS="").stdout
-    assert max(map(width_of, wide.splitlines())) > 80
-    narrow = served.cli(*question, COLUMNS="80").stdout
-    assert max(map(width_of, narrow.splitlines())) <= 80
-    assert narrow.split()[:2] == wide.split()[:2]
-    for columns in ("wide", "0"):
-        assert served.cli(*question, COLUMNS=columns).stdout == wide
