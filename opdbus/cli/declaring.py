@@ -220,7 +220,7 @@ def _update(file: Path, objects: Sequence[str], wanted: Mapping[str, str]) -> in
     for note in done:
         output.print_note(note)
     if Path(ask(lambda client: client.state())["StateFile"]).resolve() == path:
-        output.print_note(f"op-dbus reads {file} within 2 seconds")
+        output.print_note(f"the daemon reads {file} within 2 seconds")
     return 0
 
 

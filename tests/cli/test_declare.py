@@ -289,7 +289,7 @@ def test_units_that_do_not_run_are_told(declared: Declared) -> None:
     done = run(declared.daemon, *update)
     assert done.stderr == (
         'systemd/unit/idle.service: active_state "active": declared\n'
-        f"op-dbus reads {declared.file} within 2 seconds\n"
+        f"the daemon reads {declared.file} within 2 seconds\n"
     )
     units = json.loads(declared.file.read_text())["plugins"]["systemd"]["units"]
     assert units["idle.service"] == {"enabled": True, "active_state": "active"}

@@ -690,7 +690,7 @@ def test_what_is_no_login() -> None:
     rows += [change("changed", "login1/user", "bob", state=("active", "online"))]
     rows += [cron[0], cron[4]]
     assert [line.text for line in change_lines.group_into_lines(rows)] == [
-        "session c6 ended",
+        "session c6 of alice ended",
         "user@1001.service is gone",
         "user dave appeared",
         "user-1004.slice appeared",

@@ -45,6 +45,7 @@ from opdbus.index.changes import attribution, history_reader
 from opdbus.index.changes.attribution import Attribution
 from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
+from opdbus.index.query.query_parser import MAX_CHARACTERS
 from opdbus.index.ranking.confidence import RatedHit
 from opdbus.index.ranking.scores import MODES
 from opdbus.index.search.finder import Finder
@@ -144,6 +145,7 @@ class StateInterface:
         require_text([query])
         if not query.strip() and not checked.get("where", ""):
             raise InvalidArgs("the question is empty: ask in words, or with a condition")
+        query = query[:MAX_CHARACTERS]
         mode = one_of("mode", checked.get("mode", "hybrid"), MODES)
         level = checked.get("rerank", "")
         if level and mode == "lexical":
