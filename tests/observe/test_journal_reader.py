@@ -197,12 +197,12 @@ def test_the_reason_of_a_killed_unit() -> None:
 async def test_a_command_that_has_said_all_ends_itself(tmp_path: Path) -> None:
     """A command whose output is read to its end is not killed, unless it never ends."""
     left = tmp_path / "left"
-    for last in (f"touch {left}", "sleep 600"):
+    for last in (f"touch {left}", "exec sleep 600"):
         script = f"echo x; exec >&-; sleep 0.2; {last}"
         async with journal_follower.running_command("sh", "-c", script) as lines:
             assert await lines.read() == b"x\n"
         assert left.exists()
-    async with journal_follower.running_command("sh", "-c", "echo x; sleep 600") as lines:
+    async with journal_follower.running_command("sh", "-c", "echo x; exec sleep 600") as lines:
         assert await lines.readline() == b"x\n"
 
 
