@@ -166,8 +166,8 @@ function linked(words, change) {
   return at < 0 ? [name, ": ", words] : [words.slice(0, at), name, words.slice(at + change.name.length)];
 }
 
-function changeRow(change, isFresh, words = change.words) {
-  return el("li", { id: `row-${change.seq}`, class: `change ${isFresh ? "fresh" : ""}` }, time(change.at / 1000),
+function changeRow(change, isFresh, { at, words } = change) {
+  return el("li", { id: `row-${change.seq}`, class: `change ${isFresh ? "fresh" : ""}` }, time(at / 1000),
     el("div", { class: `key ${colourOf(change)}` }, linked(words, change), change.count > 1 && ` (${change.count} times)`,
       change.lines?.length ? el("details", null, el("summary", null, "What it logged"), el("pre", null, change.lines.join("\n"))) : null));
 }
@@ -179,9 +179,10 @@ function changeList(lines, { by = "", fresh = new Set() } = {}) {
       el("h2", null, words, el("small", null, ` ${count(group.flatMap((each) => each.rows).length, "change")}, the last `, time(group[0].at / 1000))),
       changeList(group, { fresh }))));
   }
-  return el("ol", { class: "changes" }, lines.map(({ at, words, rows }) => {
-    const own = rows.map((each) => changeRow(each, fresh.has(each.seq), rows.length === 1 ? words : each.words));
-    if (own.length === 1) return own;
+  return el("ol", { class: "changes" }, lines.map((line) => {
+    const { at, words, rows } = line;
+    if (rows.length === 1) return changeRow(rows[0], fresh.has(rows[0].seq), line);
+    const own = rows.map((each) => changeRow(each, fresh.has(each.seq)));
     return el("li", { class: "change" }, time(at / 1000), el("details", { class: `key ${colourOf(rows.at(-1))}` }, el("summary", null, words), el("ol", { class: "changes" }, own.reverse())));
   }));
 }
