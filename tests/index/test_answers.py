@@ -163,6 +163,8 @@ def test_an_answer_is_as_weak_as_its_best_hit() -> None:
     assert [each.is_weak for each in rate([near, far], "hybrid")] == [False, True]
     assert [each.is_weak for each in rate([far, far], "hybrid")] == [True, True]
     assert rate([], "hybrid") == []
+    # another level compared what was found by words alone
+    assert rate([near, far], "lexical") == rate([near, far], "hybrid")
 
 
 @pytest.mark.parametrize("key", logistic_models())

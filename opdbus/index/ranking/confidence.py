@@ -122,7 +122,9 @@ def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
     is_refused = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
     least = 1.0
     for score, features in zip(found, compute_features(found), strict=True):
-        model = logistic_models()[(score.level, mode) if score.level else _WORDS]
+        # another level may have compared what was found by words alone
+        by = "vector" if mode == "vector" else "hybrid"
+        model = logistic_models()[(score.level, by) if score.level else _WORDS]
         if not rating:
             is_refused |= model.is_weak(features, score.baseline.small_host)
         least = min(least, logistic(model.right, features))
