@@ -142,7 +142,7 @@ def _check_failed(count: int, names: Sequence[str]) -> Verdict:
     """Return the verdict on the failed units, of which some are named."""
     if not count:
         return Verdict("units", "ok", "none has failed")
-    listed = name_lists.join_first([*names, *[""] * (count - len(names))], _NAMED_UNITS)
+    listed = name_lists.join_first(names, _NAMED_UNITS, total=count)
     finding = f"{count:,} {'has' if count == 1 else 'have'} failed: {listed}"
     return Verdict("units", "warning", finding, f"`systemctl status {names[0]}` says why")
 

@@ -155,7 +155,7 @@ def _print_all(
         _print_row(row, origins.get(row[0], {}))
     whys: dict[str, list[str]] = {}
     for *kind_id, count, names, why in unobserved:
-        listed = name_lists.join_first([*names, *[""] * (count - len(names))], _MOST_NAMES)
+        listed = name_lists.join_first(names, _MOST_NAMES, total=count)
         whys.setdefault(why, []).append(f"{'/'.join(kind_id)} {listed}")
     for why, kind_ids in whys.items():
         shown = name_lists.join_first(kind_ids, _MOST_KINDS, "; ")

@@ -65,7 +65,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def line_width(stream: TextIO) -> int:
+def terminal_width(stream: TextIO) -> int:
     """Return the columns of a terminal; 0 for a pipe, whose lines are whole."""
     return shutil.get_terminal_size().columns if stream.isatty() else 0
 
@@ -81,7 +81,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     if sys.stdout.isatty() and not rows:
         print("nothing found")
         return
-    if room := line_width(sys.stdout):
+    if room := terminal_width(sys.stdout):
         _narrow(columns, widths, room)
     for number, row in enumerate(cells):
         parts = map(wrap, row, widths)
@@ -122,9 +122,9 @@ def print_section(title: str, values: Mapping[str, str]) -> None:
 
 
 def print_labelled(label: str, columns: int, text: str, look: str = "") -> None:
-    """Print a text beside a label of the given width; long lines are wrapped to `line_width`."""
+    """Print a text beside a label of the given width; on a terminal, long lines are wrapped."""
     lines = escape_hidden(text.removesuffix("\n")).split("\n")
-    if width := line_width(sys.stdout):
+    if width := terminal_width(sys.stdout):
         room = max(_LEAST[0], width - columns - 2)
         lines = [part for line in lines for part in wrap(line, room)]
     print(f"{label}  {add_style(lines[0], look)}".rstrip())
@@ -133,17 +133,17 @@ def print_labelled(label: str, columns: int, text: str, look: str = "") -> None:
 
 
 def print_paragraph(text: str) -> None:
-    """Print a text; long lines are wrapped to `line_width`."""
-    room = line_width(sys.stdout)
+    """Print a text; on a terminal, long lines are wrapped."""
+    room = terminal_width(sys.stdout)
     print("\n".join(wrap(text, room) if room else [text]))
 
 
 def print_note(text: str) -> None:
-    """Print a remark on stderr; long lines are wrapped to `line_width`."""
+    """Print a remark on stderr; on a terminal, long lines are wrapped."""
     lines = escape_hidden(text).split("\n")
     if sys.stderr is None:  # closed by the parent process
         return
-    if room := line_width(sys.stderr):
+    if room := terminal_width(sys.stderr):
         lines = [part for line in lines for part in wrap(line, room)]
     # flush stdout first, so that the order is kept if both go into one pipe
     if sys.stdout is not None:

@@ -91,8 +91,8 @@ async def _print_by_meaning(
             print(output.add_style(output.escape_hidden(note), "bold"))
         compared = rows[0].get("event", 0)
         if compared:
-            event = await client.changes({"after": compared - 1, "below": compared + 1}, 1)
-            print_lines(event, f" [row {compared}]")
+            event = await client.change(compared)
+            print_lines([event] if event else [], f" [row {compared}]")
             print(output.add_style(_LIKE_THIS if like else _BEFORE_THIS, "bold"))
         _print_with_followers(rows, {compared})
         if (more := rows[0].get("total", 0) - len(rows)) > 0:

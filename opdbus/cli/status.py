@@ -108,7 +108,7 @@ def describe_failed(total: int, names: Sequence[str]) -> str:
     """Return how many units have failed, and the first of them; empty if none has."""
     if not total:
         return ""
-    listed = name_lists.join_first([*names, *[""] * (total - len(names))], _NAMED_FAILED)
+    listed = name_lists.join_first(names, _NAMED_FAILED, total=total)
     return f"{total:,} unit{'' if total == 1 else 's'}: {listed}"
 
 

@@ -113,7 +113,7 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection to the bus is open."""
+        """True if the connection to the bus is open."""
         return not self._connection.is_closed
 
     def ask_no_user(self) -> None:
@@ -352,12 +352,10 @@ class Client:
         """
         found: list[dict[str, dict[str, Json]]] = []
         asked = objects[:_MOST_ORIGINS]
-        try:
+        with suppress(errors.UnknownMethod):
             for start in range(0, len(asked), _DRIFTS_A_CALL):
                 part = asked[start : start + _DRIFTS_A_CALL]
                 found += await self._state.one("DriftOrigins", "aoa{sv}", part, {})
-        except errors.UnknownMethod:
-            found = []
         return found + [{} for _ in range(len(objects) - len(found))]
 
     async def unobserved(self, most_names: int = 0) -> list[list[Json]]:
@@ -412,6 +410,11 @@ class Client:
                 break
             options["after" if is_oldest_first else "below"] = part[-1]["seq"]
         return found
+
+    async def change(self, number: int) -> dict[str, Json] | None:
+        """Return the change that has a row number; None if history does not keep it."""
+        found = await self.changes({"after": number - 1, "below": number + 1}, 1)
+        return found[0] if found else None
 
     async def changes_by_meaning(
         self, wanted: Mapping[str, Json], limit: int

@@ -15,7 +15,7 @@ from opdbus.drift.baseline_values import Baseline, as_observed
 from opdbus.drift.field import Field, Severity
 from opdbus.drift.word_values import Meaning
 from opdbus.state import presence
-from opdbus.state.object import SETTINGS, Json, ObjectId
+from opdbus.state.object import SETTINGS, UNIT, Json, ObjectId
 
 # A kind with its plugin.
 KindId: TypeAlias = tuple[str, str]
@@ -169,7 +169,7 @@ def _always(_name: str, _observed: Mapping[str, Json]) -> bool:
 _LOOKED_FOR: Final = (presence.MISSING, frozenset({"True"}))
 _UNITS: Final = Row(
     tuple(("systemd", kind) for kind in ("unit", *_TYPES)),
-    ("systemd", "unit"),
+    UNIT,
     _rules(
         Rule(
             "active_state state status running active ensure",

@@ -25,6 +25,7 @@ Where = Annotated[
         " `used_percent>90`."
     ),
 ]
+Note = Annotated[str, Field(description="An answer in words, besides the changes.")]
 Level = Literal["info", "notice", "warning", "error"]
 
 
@@ -271,7 +272,7 @@ class Change(Answer):
     @classmethod
     def of(cls, row: Mapping[str, Json]) -> Self:
         """Return it from a row of the bus."""
-        (line,) = group_into_lines([row])
+        (line,) = group_into_lines([row], is_narrow=True)
         cause = describe_cause(row["cause"], user_name)
         if by := row.get("by"):
             cause = f"by {by}"
@@ -280,6 +281,9 @@ class Change(Answer):
             cause = f"by {row['name']}" if row["kind"] == "user" else ""
         fields = [_changed_field(*each) for each in row["fields"]]
         return cls(**{**row, "fields": fields, "words": str(line), "cause_words": cause})
+
+
+Event = Annotated[Change | None, Field(description="The change that others may have led to.")]
 
 
 class DriftedField(Answer):
@@ -358,10 +362,8 @@ class AskAnswer(Answer):
     options: dict[str, Json]
     hits: list[Hit] = []
     changes: list[Change] = []
-    note: Annotated[str, Field(description="What is known besides the changes.")] = ""
-    event: Annotated[
-        Change | None, Field(description="The change that others may have led to.")
-    ] = None
+    note: Note = ""
+    event: Event = None
     drifts: list[Drift] = []
     status: dict[str, Json] = {}
 
@@ -411,10 +413,8 @@ class ChangesAnswer(Answer):
     """One page of changes."""
 
     changes: list[Change]
-    note: Annotated[str, Field(description="What is known besides the changes.")] = ""
-    event: Annotated[
-        Change | None, Field(description="The change that others may have led to.")
-    ] = None
+    note: Note = ""
+    event: Event = None
     lines: Annotated[
         list[ChangeLine],
         Field(description="The same in words, in the same order; none if they are by meaning."),

@@ -222,8 +222,8 @@ async def _by_meaning(client: Client, rows: Sequence[dict[str, Any]]) -> dict[st
     if note := first.get("note"):
         found["note"] = note
     if event := first.get("event"):
-        of_event = await client.changes({"after": event - 1, "below": event + 1}, 1)
-        found["event"] = models.Change.of({**of_event[0], "event": event}) if of_event else None
+        row = await client.change(event)
+        found["event"] = models.Change.of({**row, "event": event}) if row else None
     return found
 
 

@@ -76,7 +76,7 @@ class Listener:
 
     @property
     def is_tcp(self) -> bool:
-        """Whether others than this host's users may reach it."""
+        """True if others than this host's users may reach it."""
         return self.socket.family != socket.AF_UNIX
 
     def __str__(self) -> str:

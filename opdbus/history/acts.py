@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from opdbus.history import command_lines, jobs
 from opdbus.history.row_filter import Row
-from opdbus.state.object import Identity, Json, ObjectId
+from opdbus.state.object import UNIT, Identity, Json, ObjectId
 
 # Names of op-dbus-journal.service: its user, its sources, its plugin and its kinds of objects. The
 # source READER exists while it runs; USER has a user's commands, FAILURE a unit's last failure.
@@ -34,7 +34,6 @@ _MOST_LATE: Final = 120 * 1_000_000
 MOST_EARLY: Final = 250_000
 _SHOWN: Final = 200
 _KEYS: Final = ("with", "command", "folder")
-_UNIT: Final = ("systemd", "unit")
 _PACKAGE: Final = ("packages", "package")
 _FILE: Final = ("files", "file")
 _SUFFIX: Final = re.compile(
@@ -162,7 +161,7 @@ _REMOVING_WORDS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
     ("kernel", "module"): frozenset(("-r", "--remove")),
 }
 # Kinds of objects whose changes are the work of somebody, if of nobody else's.
-KINDS: Final = frozenset((_UNIT, *_PROGRAMS, ("system", "fact")))
+KINDS: Final = frozenset((UNIT, *_PROGRAMS, ("system", "fact")))
 _PACKAGE_RUN: Final = re.compile(r"(?:apt|dpkg|rpm):\d{4}-\d\d-\d\dT\S+ (.+)", re.DOTALL)
 
 
@@ -292,7 +291,7 @@ def _of_unit(row: Row) -> Row:
     unit = values_of(row, "unit") if row.identity[1:3] == ("net", "listener") else None
     if not unit or not row.cause.startswith("job:"):
         return row
-    return replace(row, identity=Identity(row.identity.source, *_UNIT, str(unit[1] or unit[0])))
+    return replace(row, identity=Identity(row.identity.source, *UNIT, str(unit[1] or unit[0])))
 
 
 def is_of_host(row: Row) -> bool:
@@ -314,7 +313,7 @@ def explains(act: Act, row: Row) -> bool:
         return False
     if any(_explains(words, names, row) for words, names in act.named(row.identity[1:3])):
         return True
-    is_of_file = row.identity[1:3] == _UNIT and row.cause in {"", "reload"}
+    is_of_file = row.identity[1:3] == UNIT and row.cause in {"", "reload"}
     return is_of_file and any(
         _has_file_of_unit(words, names, row.identity.name) for words, names in act.named(_FILE)
     )
@@ -337,7 +336,7 @@ def tries(act: Act, object_id: ObjectId, events: Collection[str]) -> bool:
     kind_id, name = object_id[:2], object_id.name
     for words, names in act.named(kind_id):
         program = PurePosixPath(words[0]).name
-        if kind_id == _UNIT:
+        if kind_id == UNIT:
             does = _acts_on_unit(words, program, name)
             if any(_does_event(words, program, does, event) for event in events):
                 return True
@@ -369,7 +368,7 @@ def ends(act: Act, row: Row) -> bool:
     name, kind_id = row.identity.name, row.identity[1:3]
     for words, names in act.named(kind_id):
         program = PurePosixPath(words[0]).name
-        if kind_id == _UNIT:
+        if kind_id == UNIT:
             does, happened = _acts_on_unit(words, program, name), _changes_of_unit(row)
             is_of_run = does - {"file"} and not _RESTARTS.isdisjoint(happened)
             if is_of_run or "file" in does & happened:
@@ -383,7 +382,7 @@ def ends(act: Act, row: Row) -> bool:
 
 def aspects(row: Row) -> AbstractSet[str]:
     """Return the parts of an object that changed: a command explains one change of each."""
-    if row.identity[1:3] != _UNIT:
+    if row.identity[1:3] != UNIT:
         return frozenset(("state",))
     return frozenset("file" if one == "file" else "run" for one in _changes_of_unit(row))
 
@@ -400,7 +399,7 @@ def _command_line(words: Sequence[str]) -> str:
 
 def _explains(words: Sequence[str], names: AbstractSet[str], row: Row) -> bool:
     program, kind_id = PurePosixPath(words[0]).name, row.identity[1:3]
-    if kind_id == _UNIT:
+    if kind_id == UNIT:
         return _is_of_unit(words, program, row)
     if (kind_id, row.identity.name) == _FIXED.get(program):
         return _fits(words, program, row)

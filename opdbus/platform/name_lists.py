@@ -22,9 +22,14 @@ _CONFUSABLES: Final = str.maketrans(
 )
 
 
-def join_first(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Join the first `most` names, with the number of the rest."""
-    more = len(names) - most
+def join_first(
+    names: Sequence[str], most: int, between: str = ", ", *, total: int | None = None
+) -> str:
+    """Join the first `most` names, with the number of the rest.
+
+    `total` is the number of all names, where only the first ones are given.
+    """
+    more = (len(names) if total is None else total) - most
     return between.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 

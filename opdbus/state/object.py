@@ -22,6 +22,8 @@ PUBLISHED = "publish:"
 LIVE = "live:"
 # The kind of the one object that holds the rest of a plugin.
 SETTINGS = "settings"
+# The plugin and the kind of systemd's units.
+UNIT: Final = ("systemd", "unit")
 
 # JSON has no cycles, so that the check is off.
 _CANONICAL: Final = json.JSONEncoder(

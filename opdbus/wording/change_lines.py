@@ -152,13 +152,13 @@ def _line_of_one(item: Item) -> ChangeLine:
 
 def _words_of_journal(change: Change) -> str:
     """Return who brought a change about, or who was root meanwhile, and why a unit failed."""
-    found = words_of_authors(change)
+    found = _words_of_authors(change)
     found = f",{found}" if change["what"] == "drift" and change.get("by") else found
     why = name_lists.shorten(change.get("why", ""), change_words.MAX_ACT)
     return found + (f", why: {why}" if why else "")
 
 
-def words_of_authors(change: Change) -> str:
+def _words_of_authors(change: Change) -> str:
     """Return who brought a change about, or who was root meanwhile."""
     found = f" by {change['by']}" if change.get("by") else ""
     for act, since in change.get("as_root", ()):
@@ -174,12 +174,11 @@ def describe_origin(change: Change) -> str:
 
     Of a closed port, it names the unit, and whether that `failed`.
     """
-    if unit := change.get("unit", ""):
-        state = ", which failed" if change.get("failed") else ""
-        return f"since {format_stamp(change['at'])} with {unit}{state}{words_of_authors(change)}"
-    authors = words_of_authors(change)
-    cause = "" if change.get("by") else cause_in_brackets(change["cause"])
-    return f"since {format_stamp(change['at'])}{cause}{authors}"
+    if unit := change.get("unit"):
+        cause = f" with {unit}{', which failed' if change.get('failed') else ''}"
+    else:
+        cause = "" if change.get("by") else cause_in_brackets(change["cause"])
+    return f"since {format_stamp(change['at'])}{cause}{_words_of_authors(change)}"
 
 
 def _cause_of_line(change: Change) -> str:

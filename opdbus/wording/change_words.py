@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from opdbus.drift import versions
 from opdbus.history import jobs
 from opdbus.platform import name_lists
-from opdbus.state.object import FILE, PUBLISHED, SETTINGS
+from opdbus.state.object import FILE, PUBLISHED, SETTINGS, UNIT
 
 # Cause of a drift that the host should have followed after a recent declaration, but did not in
 # time.
@@ -359,10 +359,9 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("machined", "machine"): ("started", "ended"),
 }
 _PUBLISHED: Final = ("published", "no longer published")
-_UNIT: Final = ("systemd", "unit")
 _SESSION: Final = ("login1", "session")
 # Kinds whose names need no noun before them.
-_WITHOUT_NOUN: Final = frozenset({_UNIT, ("files", "file")})
+_WITHOUT_NOUN: Final = frozenset({UNIT, ("files", "file")})
 _NOUNS: Final[Mapping[tuple[str, str], str]] = {
     ("net", "listener"): "port",
     ("cron", "job"): "cron job",
@@ -431,7 +430,7 @@ def _describe_change(change: Change) -> ChangeWords:
         said = _BY_KIND[kind_id](values, cause) if kind_id in _BY_KIND else None
         return ChangeWords(subject, *(said or ("changed", describe_fields(values))))
     if what == "event":
-        event = _describe_unit_event(change["cause"]) if kind_id == _UNIT else ""
+        event = _describe_unit_event(change["cause"]) if kind_id == UNIT else ""
         usual = "had an event" if kind_id[0] == "devices" else "changed, and is as it was"
         return ChangeWords(subject, event or usual)
     if what == "forgot":
@@ -513,7 +512,7 @@ def _detail_of_new(kind_id: tuple[str, str], values: FieldValues) -> str:
         return f" {values['version'].after}"
     if kind_id == ("users", "account") and values["administrator"].after == "yes":
         return ", an administrator"
-    if kind_id == _UNIT:
+    if kind_id == UNIT:
         failed = f"failed{_unit_result(values)}" if values["active_state"].after == "failed" else ""
         return "".join(f", {said}" for said in (_unit_file_change(values), failed) if said)
     return ""
@@ -605,7 +604,10 @@ def _describe_note(change: Change, user: Callable[[int], str]) -> ChangeWords | 
 
 
 def time_of_acts(change: Change) -> int:
-    """Return when a user did what the journal has of that, which is read later; 0 if unknown."""
+    """Return when a user ran the commands of a row, in microseconds since 1970; 0 if unknown.
+
+    The row itself has the time at which the journal was read.
+    """
     if (change["plugin"], change["kind"]) != ("journal", "user") or not change.get("believed"):
         return 0
     times = []
@@ -633,7 +635,7 @@ def _describe_act(act: Mapping[str, Any]) -> str:
 
 
 _BY_KIND: Final[Mapping[tuple[str, str], Callable[[FieldValues, str], tuple[str, str] | None]]] = {
-    _UNIT: _describe_unit,
+    UNIT: _describe_unit,
     ("packages", "package"): _describe_package,
     ("files", "file"): _describe_file,
 }

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.history import jobs
 from opdbus.platform import name_lists
+from opdbus.state.object import UNIT
 from opdbus.wording import change_words
 from opdbus.wording.change_words import Change, ChangeWords, FieldValues, plural
 
 Item: TypeAlias = tuple[Change, ChangeWords]
 
-_UNIT: Final = ("systemd", "unit")
 _SESSION: Final = ("login1", "session")
 _USER: Final = ("login1", "user")
 # Units, and the mount, that a user has while logged in, by the user's number.
@@ -58,7 +58,7 @@ def _find_runs(items: Sequence[Item]) -> Iterator[Episode]:
     """
     runs: dict[tuple[str, str], list[int]] = {}
     for index, (change, words) in enumerate(items):
-        if (change["plugin"], change["kind"]) != _UNIT:
+        if (change["plugin"], change["kind"]) != UNIT:
             continue
         key = change["boot"], change["name"]
         if _is_step_of_run(change, words):
@@ -172,7 +172,7 @@ class _Part(NamedTuple):
             is_login = not _side(values, "class").startswith(_NO_LOGINS)
             named, session = _side(values, "user"), _session(change, name)
             return cls(is_begin, uid, named, session, is_session=True, is_login=is_login)
-        if kind_id not in {_UNIT, ("mounts", "mount")}:
+        if kind_id not in {UNIT, ("mounts", "mount")}:
             return None
         if scope := _SCOPE.fullmatch(name):
             of_slice = _OF_USER.fullmatch(_side(values, "slice"))

@@ -11,7 +11,7 @@ from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
 from opdbus.index.catalogue.catalogue import FILTER_KEYS
 from opdbus.index.catalogue.declarations import absence_of
-from opdbus.index.changes import connections, history_reader
+from opdbus.index.changes import history_reader
 from opdbus.index.query import condition_matching
 from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
@@ -19,7 +19,7 @@ from opdbus.language import kinds
 from opdbus.language.object_text import NOUNS
 from opdbus.platform import name_lists
 from opdbus.state import conditions
-from opdbus.state.object import ObjectId
+from opdbus.state.object import UNIT, ObjectId
 
 T = TypeVar("T")
 # The type of an `a{sv}` argument.
@@ -90,7 +90,7 @@ async def require_kind(memory: StateStore, plugin: str = "", kind: str = "") -> 
 
     Kinds that op-dbus observes are valid before any object exists. Empty names match all.
     """
-    known = {*NOUNS, connections.UNIT, *memory.catalogue.kinds}
+    known = {*NOUNS, UNIT, *memory.catalogue.kinds}
     if _has_kind(known, plugin, kind):
         return
     known |= {object_id[:2] for object_id in await history_reader.object_ids(memory)}

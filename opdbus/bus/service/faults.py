@@ -10,7 +10,6 @@ from typing import Final
 from opdbus.config import SEVERITIES
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import DriftState
-from opdbus.index.changes.connections import UNIT
 from opdbus.index.query import question_patterns, state_questions
 from opdbus.index.query.state_questions import (
     FAILED,
@@ -25,7 +24,7 @@ from opdbus.index.search.verdicts import Verdict
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import kinds, vocabulary
 from opdbus.platform import name_lists
-from opdbus.state.object import FILE, ObjectId
+from opdbus.state.object import FILE, UNIT, ObjectId
 
 # Name, state, number of objects, and reason of an observer.
 Status = tuple[str, str, int, str]
@@ -44,7 +43,7 @@ async def find_faults(
     That is failed units, differences from the state file, full file systems, and observers that
     failed. Observers that are absent are named, but nothing need be wrong with them.
     """
-    asked = await asyncio.to_thread(state_questions.read_question, question)
+    asked = state_questions.read_question(question)
     if asked is None or asked.state != WRONG:
         return None
     failed = await state_lists.failed_units(memory)

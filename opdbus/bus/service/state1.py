@@ -43,6 +43,7 @@ from opdbus.history.row_filter import Row
 from opdbus.index.catalogue import short_names
 from opdbus.index.changes import attribution, history_reader
 from opdbus.index.changes.attribution import Attribution
+from opdbus.index.changes.connections import LISTENER
 from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
 from opdbus.index.query.query_parser import MAX_CHARACTERS
@@ -78,7 +79,6 @@ _FAILED: Final = "failed"
 _MOST_LEFT_OUT: Final = 3
 # Objects of a call for a baseline: each takes about 0.2 ms.
 _MAX_BASELINE: Final = 1000
-_PORT: Final = ("net", "listener")
 # Objects of a call for who made them drift: history is read for each.
 _MAX_ORIGINS: Final = 100
 _SIDES: Final = ("Declared", "Observed")
@@ -145,7 +145,6 @@ class StateInterface:
         require_text([query])
         if not query.strip() and not checked.get("where", ""):
             raise InvalidArgs("the question is empty: ask in words, or with a condition")
-        query = query[:MAX_CHARACTERS]
         mode = one_of("mode", checked.get("mode", "hybrid"), MODES)
         level = checked.get("rerank", "")
         if level and mode == "lexical":
@@ -164,9 +163,9 @@ class StateInterface:
                 return []
             # the first row has the verdict, even if it is weak
             shown = await self._decided(query, verdict, shown, request)
-            rest = [hit for hit in found[:1] if not shown]
-            weak = RatedHit(0.0, is_weak=True)
-            shown += [replace(hit, rating=weak) if verdict.is_none else hit for hit in rest]
+            if not shown and verdict.is_none:
+                shown = [replace(hit, rating=RatedHit(0.0, is_weak=True)) for hit in found[:1]]
+            shown = shown or found[:1]
             shown[:1] = [replace(hit, verdict=sentence) for hit in shown[:1]]
         elif left_out:
             shown[:1] = [replace(hit, verdict=left_out) for hit in shown[:1]]
@@ -186,13 +185,14 @@ class StateInterface:
 
     async def _verdict(self, query: str, request: SearchRequest) -> Verdict | None:
         """Return the answer to a question about the host or its objects, where it is certain."""
-        if request.where or request.wanted or request.offset:
+        is_part = request.where or request.wanted or request.offset
+        if is_part or len(query) > MAX_CHARACTERS:
             return None
         statuses, why_not = self._observers.statuses, self._observers.why_not
         return (
             await faults.find_faults(self._memory, self._drifts, statuses, query)
             or await faults.find_unreported(self._memory, why_not, query)
-            or await self._finder.verdict(query, request)
+            or await self._finder.verdict(query)
         )
 
     async def _decided(
@@ -460,7 +460,7 @@ class StateInterface:
 
 def _closed_with(row: Row) -> dict[str, Plain]:
     """Return the unit whose port was closed."""
-    is_closed = row.identity[1:3] == _PORT and row.change_type == "gone"
+    is_closed = row.identity[1:3] == LISTENER and row.change_type == "gone"
     units = [one.before for one in row.fields if is_closed and list(one.path) == ["unit"]]
     return {"unit": str(units[0][0])} if units and units[0] else {}
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from opdbus.config import SEVERITIES
 from opdbus.history import jobs
-from opdbus.state.object import Identity
+from opdbus.state.object import UNIT, Identity
 from opdbus.wording.change_lines import group_into_lines
 from opdbus.wording.change_words import DECLARED, Change, is_declaration
 
@@ -25,7 +25,6 @@ WHATS: Final[Mapping[str, Sequence[str]]] = {
 }
 # Values of a change that the journal explains: who made it, and why a unit failed.
 OF_JOURNAL: Final = ("by", "as_root", "why", "lines")
-_UNIT: Final = ("systemd", "unit")
 _STATE: Final = "active_state"
 # States between two others.
 _MOVING: Final = frozenset(("activating", "deactivating", "reloading", "refreshing"))
@@ -110,7 +109,7 @@ def read_alert(row: Change) -> Alert | None:
 
 def _is_failure(row: Change, after: Mapping[str, Any]) -> bool:
     """Return whether a unit failed, failed again, or is restarted again and again."""
-    if (row["plugin"], row["kind"]) != _UNIT or is_declaration(row):
+    if (row["plugin"], row["kind"]) != UNIT or is_declaration(row):
         return False
     cause = jobs.alone(row["cause"])
     is_again = cause.endswith(jobs.FAILED) or cause in {"start:failed", jobs.GAVE_UP}
@@ -123,7 +122,7 @@ def may_have_recovered(alert: Alert) -> bool | None:
     It works again, ran to its end, is restarted no longer, or its failure was reset.
     """
     row = alert.row
-    is_unit = (row["plugin"], row["kind"]) == _UNIT and not is_declaration(row)
+    is_unit = (row["plugin"], row["kind"]) == UNIT and not is_declaration(row)
     if alert.kind != "change" or not is_unit or alert.what not in WHATS["recovered"]:
         return False
     before, after = alert.before.get(_STATE), alert.after.get(_STATE)
@@ -139,7 +138,7 @@ def was_failed(rows: Sequence[Change]) -> bool:
     States of transition are passed over.
     """
     for row in rows:
-        if (row["plugin"], row["kind"]) != _UNIT or is_declaration(row):
+        if (row["plugin"], row["kind"]) != UNIT or is_declaration(row):
             continue
         told = (json.loads(field[2]) for field in row["fields"] if field[0] == _STATE and field[2])
         state = next(told, None)

@@ -205,8 +205,8 @@ async def answer_by_meaning(
     note = found[0].get("note", "") if found else "no change answers this"
     note = mark([shorten(clean(note))]) if found and note else note
     if found and (event := found[0].get("event")):
-        own = await client.changes({"after": event - 1, "below": event + 1}, 1)
-        lines = [row.text for row in change_rows.rows_one_by_one(own)]
+        own = await client.change(event)
+        lines = [row.text for row in change_rows.rows_one_by_one([own] if own else [])]
         note = f"the event:\n{mark(lines)}\nwhat may have led to it, the likeliest first:"
     rows = [*change_rows.rows_one_by_one(found[offset:])]
     return make_page(rows, note, offset, limit, found[0].get("total") if found else None)

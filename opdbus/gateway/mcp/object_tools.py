@@ -132,7 +132,8 @@ def drift_rows(
             if change := own.get(field):
                 text += f", {describe_origin(change)}"
                 side["since"] = change_rows.format_time(change["at"])
-                side |= {key: change[key] for key in ("by",) if key in change}
+                if "by" in change:
+                    side["by"] = change["by"]
             parts.append(text)
             sides.append(side)
         name = object_name(path)

@@ -187,11 +187,13 @@ function changeList(lines, { by = "", fresh = new Set() } = {}) {
   }));
 }
 
-// what is said besides the changes, and the event that they may have led to
+// The note of an answer, and its event: the changes are those before it.
 function eventNodes({ note, event, changes }) {
   return [note && el("p", { class: "verdict" }, note), event && !changes.some((each) => each.seq === event.seq) && el("ol", { class: "changes" }, changeRow(event)),
     event && el("p", { class: "soft" }, "What may have led to it, the likeliest first:")].filter(Boolean);
 }
+
+const withEvent = ({ event }, rows) => (event ? [event, ...rows] : rows);
 
 const colourOf = (change) => (change.what === "drift" ? `drift ${change.severity}` : change.what);
 
@@ -332,7 +334,7 @@ const views = {
       nodes.push(rows.length ? el("ol", { class: "hits" }, rows.map((hit) => hitRow(hit))) : el("p", { class: "empty" }, "Nothing on this host answers this. Try other words, a name, or a condition such as state:failed."));
       if (rows.length === limit && limit < 200) nodes.push(el("p", null, el("a", { href: address("ask", { q, plugin, where, n: 3 * limit }) }, "More")));
     } else if (answer.route === "changes") {
-      nodes.push(...eventNodes(answer), timeline([...answer.event ? [answer.event] : [], ...rows], "Changes that answer"), changeList(linesOf(answer)));
+      nodes.push(...eventNodes(answer), timeline(withEvent(answer, rows), "Changes that answer"), changeList(linesOf(answer)));
       if (answer.next) nodes.push(el("p", null, `The newest ${count(rows.length, "change")}. `, el("a", { href: address("changes", { below: answer.next, since: "" }) }, "Older")));
     }
     else if (answer.route === "drift") nodes.push(rows.length ? el("ol", { class: "drifts" }, rows.map(driftRow)) : el("p", { class: "empty" }, "Nothing differs from what is declared."));
@@ -415,7 +417,7 @@ const views = {
       choice("Since", "since", spans, span), choice("Order", "by", [["", "by time"], ["cause", "by cause"]], by), el("button", null, "Show"));
     const isLive = !before && !about && !value("below");
     const place = el("div"), list = linesOf(answer);
-    const draw = () => place.replaceChildren(...[...eventNodes(answer), timeline([...answer.event ? [answer.event] : [], ...list.flatMap((line) => line.rows)], before ? `Before ${before}` : "Changes"), changeList(list, { by, fresh })].filter(Boolean));
+    const draw = () => place.replaceChildren(...[...eventNodes(answer), timeline(withEvent(answer, list.flatMap((line) => line.rows)), before ? `Before ${before}` : "Changes"), changeList(list, { by, fresh })].filter(Boolean));
     if (!refused) draw();
     const words = before ? `What may have led to “${before}”, the likeliest first` : about ? `What has to do with “${about}”, best first` : value("around") ? `Around ${value("around")}` : isLive ? "New changes come by themselves" : "Older changes";
     const nodes = [form, refused ? el("p", { class: "box error" }, refused) : el("p", { class: "soft" }, isLive ? el("span", { class: "dot" }) : null, words), place];

@@ -21,7 +21,7 @@ from opdbus.index.database.quota import Quota, Usage
 from opdbus.index.database.store import Entry
 from opdbus.platform.lean_imports import distinct
 from opdbus.platform.slices import slices
-from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, ObjectId, matches
+from opdbus.state.object import FILE, LIVE, PUBLISHED, UNIT, Identity, ObjectId, matches
 
 ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers may use any number of source names.
@@ -32,7 +32,6 @@ _MANY: Final = 16
 _MADE: Final = 128
 # Endings between a program's name and `.service` in the names of its units.
 _SERVICE_SUFFIXES: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
-_UNIT: Final = ("systemd", "unit")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
@@ -311,7 +310,7 @@ class Catalogue:
         The service is NAME.service, or else the first that exists of NAME-server, NAME-daemon,
         NAMEd and NAME1 to NAME99: redis-server for `redis`, apache2 for `apache`.
         """
-        services = [ObjectId(*_UNIT, f"{name}{ending}.service") for ending in _SERVICE_SUFFIXES]
+        services = [ObjectId(*UNIT, f"{name}{ending}.service") for ending in _SERVICE_SUFFIXES]
         known = np.flatnonzero(np.array(self.places(services)) >= 0)
         return [*self._named(name), *(self._at(services[known[0]]) if len(known) else ())]
 

@@ -21,10 +21,9 @@ from opdbus.history import acts, jobs
 from opdbus.history.acts import Act, Failure
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.changes import history_reader
-from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.state.object import Identity, ObjectId
+from opdbus.state.object import UNIT, Identity, ObjectId
 
 _SECOND: Final = 1_000_000
 # A command or failure is recorded so long before or after the change that it explains.
@@ -37,7 +36,6 @@ _FAILURE_EARLY: Final = 5 * _SECOND
 _SLACK: Final = _SECOND // 2
 # Files, accounts and others are read so long after they changed; of units, systemd tells.
 _READ_LATE: Final = _SECOND // 2
-_UNIT: Final = ("systemd", "unit")
 # A shorter session did what its command says, or nothing that can be told from what came by itself.
 _SHORTEST: Final = _SECOND
 # Rows of at most this time are looked up together, and the newest in so many groups.
@@ -350,7 +348,7 @@ def _explain(
 
 def _present(sessions: Sequence[_Session], row: Row) -> Sequence[Act]:
     """Return the sessions as root, the oldest first, that were open when an object changed."""
-    at = row.at if row.identity[1:3] == _UNIT else row.at - _READ_LATE
+    at = row.at if row.identity[1:3] == UNIT else row.at - _READ_LATE
     begun = sessions[: bisect_right(sessions, at, key=lambda s: s.act.at)]
     return tuple(s.act for s in begun if row.at <= s.until + _SLACK and s.boot == row.boot)
 

@@ -26,7 +26,7 @@ from opdbus.index.changes import (
     why_not_running,
 )
 from opdbus.index.changes.change_ranking import SentenceCosines, SentenceCounts
-from opdbus.index.changes.connections import UNIT, Connections
+from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching, query_terms
 from opdbus.index.query.query_parser import MAX_CHARACTERS, embed_question
@@ -39,7 +39,7 @@ from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
 from opdbus.platform.timestamps import format_utc
 from opdbus.state import fields
-from opdbus.state.object import FILE, ObjectId
+from opdbus.state.object import FILE, UNIT, ObjectId
 
 # Vectors, and rows of history, in a batch; other readers run between batches.
 _AT_A_TIME: Final = 4096
@@ -266,7 +266,7 @@ class ChangeFinder:
         if not found:
             if not await self._have_field(names, values):
                 return await self._about(asked, changed, limit, rank)
-            since = await self._begin(wanted)
+            since = await history_reader.begin(self._memory, wanted)
             what = " ".join(every) or "what was asked for"
             raise NotKept(f"history has no earlier value of {what} (since {since})")
         return [replace(each, total=len(found)) for each in found[:limit]]
@@ -432,7 +432,7 @@ class ChangeFinder:
             if wanted.before < row_filter.MAX_INT64
             else ""
         )
-        since = await self._begin(wanted)
+        since = await history_reader.begin(self._memory, wanted)
         if await self._was_listed_first(verb, wanted):
             has = "has" if verb in _ACTIVE else "was"
             raise NotKept(f"{name} {has} {verb} before the history begins (at {since})")
@@ -443,12 +443,6 @@ class ChangeFinder:
         listed = replace(wanted, cause=FIRST, what="appeared", has_first=True)
         rows = await history_reader.first_rows(self._memory, listed, _MOST_LISTED)
         return any(verb in change_sentence.comings_of(row.identity.kind) for row in rows)
-
-    async def _begin(self, wanted: Filter) -> str:
-        """Return the time from which on history has rows of a filter, in words."""
-        begins = await self._memory.archive.read(lambda store: store.history.span().start)
-        first = [row.at for row in await history_reader.rows_by_seq(self._memory, [begins])]
-        return format_utc(max([wanted.since, *first]))
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[ChangeChain]:
         """Return the changes most similar to one, each with the changes that followed from it.

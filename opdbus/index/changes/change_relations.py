@@ -10,11 +10,11 @@ from opdbus.history import event_questions, jobs
 from opdbus.history.acts import FAILURE
 from opdbus.history.change import BOOT, FIRST, SOURCE, START
 from opdbus.history.row_filter import Row
-from opdbus.index.changes.connections import LISTENER, MOUNT, UNIT, Connections
+from opdbus.index.changes.connections import LISTENER, MOUNT, Connections
 from opdbus.index.query.config_mentions import bare_name
 from opdbus.language.object_text import DESCRIBING
 from opdbus.state.fields import split
-from opdbus.state.object import Json, ObjectId, canonical
+from opdbus.state.object import UNIT, Json, ObjectId, canonical
 
 # Relation of two changes: of the same object; one names the other's object; of the same cause.
 # Changes of the object itself are likely known already, so they weigh less than a name.

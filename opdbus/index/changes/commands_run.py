@@ -10,7 +10,6 @@ from opdbus.history import acts, command_questions
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.changes import attribution, history_reader
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.platform.timestamps import format_utc
 from opdbus.state.object import ObjectId
 
 # Rows of commands that are returned at most.
@@ -28,10 +27,8 @@ async def find_commands(memory: StateStore, question: str, wanted: Filter) -> li
         return []
     found = await _read_commands(memory, wanted, lambda row: command_questions.answers(asked, row))
     if not found and asked.is_only:
-        since = await memory.archive.read(lambda store: store.history.span().start)
-        first = [row.at for row in await history_reader.rows_by_seq(memory, [since])]
-        begins = format_utc(max([wanted.since, *first]))
-        raise NotKept(f"no such command was run as root in the history (since {begins})")
+        since = await history_reader.begin(memory, wanted)
+        raise NotKept(f"no such command was run as root in the history (since {since})")
     return found
 
 

@@ -11,9 +11,8 @@ from opdbus.index.query import condition_matching, config_mentions
 from opdbus.index.query.config_mentions import Mentions
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import Condition
-from opdbus.state.object import Json, ObjectId
+from opdbus.state.object import UNIT, Json, ObjectId
 
-UNIT: Final = ("systemd", "unit")
 PACKAGE: Final = ("packages", "package")
 LISTENER: Final = ("net", "listener")
 MOUNT: Final = ("mounts", "mount")

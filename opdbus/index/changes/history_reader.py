@@ -60,6 +60,13 @@ async def rows_by_seq(memory: StateStore, numbers: Sequence[int]) -> list[Row]:
     return await memory.archive.read(lambda store: store.history.rows_by_seq(numbers))
 
 
+async def begin(memory: StateStore, wanted: Filter) -> str:
+    """Return the time from which on history has rows of a filter, in words."""
+    begins = await memory.archive.read(lambda store: store.history.span().start)
+    first = [row.at for row in await rows_by_seq(memory, [begins])]
+    return format_utc(max([wanted.since, *first]))
+
+
 async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[str, dict[str, Json]]:
     """Return the state of an object at a time (microseconds since 1970), by source.
 

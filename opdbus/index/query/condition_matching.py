@@ -22,7 +22,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import slices
 from opdbus.state import fields
 from opdbus.state.conditions import AllOf, Condition, pattern
-from opdbus.state.object import Identity, Json, ObjectId
+from opdbus.state.object import UNIT, Identity, Json, ObjectId
 
 T = TypeVar("T")
 # An SQL clause and its parameters.
@@ -30,7 +30,6 @@ Clause: TypeAlias = tuple[str, list[str]]
 
 # Objects in a batch: a few milliseconds of work.
 _AT_A_TIME: Final = 256
-_UNIT: Final = ("systemd", "unit")
 
 
 async def object_ids(memory: StateStore, conditions: Sequence[Condition]) -> frozenset[ObjectId]:
@@ -51,7 +50,7 @@ async def resolve(memory: StateStore, name: str) -> tuple[list[ObjectId], list[O
     """Return the objects that a short name or an alias means, and else those of close names."""
     objects, close = await asyncio.to_thread(short_names.find_in, memory.catalogue, name)
     # an alias of a unit may equal the name of another object, such as an account
-    is_open = "/" not in name and _UNIT not in {object_id[:2] for object_id in objects}
+    is_open = "/" not in name and UNIT not in {object_id[:2] for object_id in objects}
     if not objects or is_open:
         others = await aliased(memory, name.rpartition("/")[2])
         objects, close = [*objects, *others], [] if others else close

@@ -148,13 +148,11 @@ class Finder:
                     request, query, partial(two_stage.second.order, asking=asking)
                 )
 
-    async def verdict(self, question: str, request: SearchRequest) -> Verdict | None:
-        """Return the answer to a question of yes or no about all objects, where it is certain.
+    async def verdict(self, question: str) -> Verdict | None:
+        """Return the answer to a question of yes or no, or for all objects in a bad state.
 
-        Also to one for all objects in a bad state.
+        None if it is neither, or no answer is certain.
         """
-        if request.where or request.wanted or request.offset or len(question) > MAX_CHARACTERS:
-            return None
         listed = await find_state_verdict(self._memory, question)
         return listed or await find_verdict(self._memory, question)
 

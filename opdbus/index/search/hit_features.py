@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.entry_view import EntryView
-from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import query_terms, question_patterns
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
@@ -40,7 +39,7 @@ from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
 from opdbus.platform.lazy_pages import zeros_by_page
 from opdbus.state.fields import split
-from opdbus.state.object import ObjectId
+from opdbus.state.object import UNIT, ObjectId
 
 # Hits that are reranked by term overlap: those on one screen.
 OVERLAPPED: Final = 24

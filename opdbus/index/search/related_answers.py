@@ -12,14 +12,13 @@ from typing import Final, NamedTuple
 
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.changes import connections
-from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import question_patterns
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, vocabulary
 from opdbus.state.fields import split
-from opdbus.state.object import ObjectId
+from opdbus.state.object import UNIT, ObjectId
 
 # Kinds asked for that mean the object named by the hit's fields; the second only if it is a unit.
 _ASKED: Final = "service|package|timer"

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from opdbus.index.changes.connections import UNIT
 from opdbus.index.query import condition_matching, state_questions
 from opdbus.index.query.state_questions import FAILED, FULL, StateQuestion
 from opdbus.index.search import verdicts
@@ -13,7 +12,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform import name_lists
 from opdbus.state import presence
 from opdbus.state.conditions import parse
-from opdbus.state.object import Json, ObjectId
+from opdbus.state.object import UNIT, Json, ObjectId
 
 _MOUNT: Final = ("mounts", "mount")
 _USED: Final = ("used_percent", "inodes_used_percent")
@@ -91,16 +90,14 @@ async def full_disks(memory: StateStore, asked: StateQuestion) -> StateList | No
     rows = sorted(((_used(one.fields), one) for one in found), key=lambda row: -row[0])
     if not rows:
         return None
-    taken = f"(taken as {_USED[0]} >= {asked.percent})"
+    state = "full" if asked.percent == state_questions.FULL_PERCENT else "nearly full"
+    taken = f"{state} (taken as {_USED[0]} >= {asked.percent})"
     sources = _sources(found)
     if full := [row for row in rows if row[0] >= asked.percent]:
         verb = "is" if len(full) == 1 else "are"
-        state = "full" if asked.percent == state_questions.FULL_PERCENT else "nearly full"
-        count = _count(len(full), "file system")
-        text = f"{count} {verb} {state} {taken}: {_percentages(full)}"
+        text = f"{_count(len(full), 'file system')} {verb} {taken}: {_percentages(full)}"
         return StateList([one.object_id for _, one in full], text, sources)
-    state = "full" if asked.percent == state_questions.FULL_PERCENT else "nearly full"
-    text = f"no file system is {state} {taken}: the fullest is {_percentages(rows[:1])}"
+    text = f"no file system is {taken}: the fullest is {_percentages(rows[:1])}"
     return StateList([], text, sources, rows[0][1].object_id)
 
 

@@ -70,11 +70,11 @@ _NOUNS: Final = {
 }
 # Larger files are not hashed; in one pass, at most this many bytes are hashed in all.
 _MAX_HASHED_BYTES: Final = 4 << 20
+_MAX_HASHED_BYTES_IN_ALL: Final = 256 << 20
 _NOT_ROOT: Final = "not root"
 # Fields that a first reading adds, or that of the package's sum, unless the file came or went.
 _OF_READING: Final = frozenset(("sha256", "modified", "too_large"))
 _OF_ACCESS: Final = frozenset(("missing", "readable", "regular"))
-_MAX_HASHED_BYTES_IN_ALL: Final = 256 << 20
 _SECONDS: Final = 60.0
 # Events within this time are handled together.
 _SETTLE_SECONDS: Final = 0.3

@@ -67,7 +67,7 @@ class Package:
 
     @property
     def is_configured(self) -> bool:
-        """Whether its version was configured, though its triggers may not have run yet."""
+        """True if its version was configured, though its triggers may not have run yet."""
         last = self.fields.get("Config-Version")
         is_again = self.status == "half-configured" and last == self.fields.get("Version", "")
         return self.status in _CONFIGURED or is_again

@@ -112,7 +112,7 @@ class Runs:
 
     @property
     def is_going(self) -> bool:
-        """Whether a run is in progress."""
+        """True during a run."""
         return bool(self._current)
 
     def _resume(self) -> None:
