@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -73,15 +73,18 @@ def prometheus(folder: Path, port: int) -> Iterator[str]:
 
 
 def ask(address: str, query: str) -> list[str]:
-    """Give the values of a query, once there are some."""
+    """Give the values of a query, once there are some.
+
+    Until it listens, Prometheus cannot be reached; until it has read its storage, it answers 503
+    in plain text.
+    """
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
-        try:
-            answer = httpx.get(f"{address}/api/v1/query", params={"query": query}).json()
-        except httpx.TransportError:
-            answer = {"data": {"result": []}}
-        if answer["data"]["result"]:
-            return [row["value"][1] for row in answer["data"]["result"]]
+        with suppress(httpx.TransportError):
+            answer = httpx.get(f"{address}/api/v1/query", params={"query": query})
+            found = answer.json()["data"]["result"] if answer.is_success else []
+            if found:
+                return [row["value"][1] for row in found]
         time.sleep(0.1)
     raise AssertionError(f"Prometheus has nothing for {query}")
 
