@@ -239,6 +239,15 @@ class Config:
         "web configuration file of the gateway's metrics as Prometheus' exporters have it: TLS and"
         " users with passwords",
     )
+    fleet_database: str = _setting(
+        "",
+        parsing.database_url,
+        "database of the fleet, postgresql://USER@HOST:PORT/DATABASE: where op-dbus-fleet.service"
+        " sends, and what `op-dbus fleet` asks",
+    )
+    fleet_password_file: Path | None = _setting(
+        "", parsing.optional_path, "file with the password of the fleet's database"
+    )
     log_level: str = _setting(
         "info",
         parsing.choice("debug", "info", "warning", "error"),

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "opdbus"
 ROOMS = (
     "errors platform settings state config language log history"
     " models engine api serving index insight drift wording bus observe bench distil"
-    " picture systemd daemon doctor client publishers gateway cli"
+    " picture systemd daemon doctor client publishers fleet gateway cli"
 ).split()
 # The same inside a room that has parts.
 PARTS = {
@@ -113,6 +113,7 @@ IN_FUNCTIONS = {
         "opdbus.state.document_edit",
         "opdbus.engine.accelerators",
         "opdbus.engine.provider_survey",
+        "opdbus.fleet",
         "opdbus.gateway",
         "opdbus.log",
         "opdbus.history.checkpoint",

@@ -107,6 +107,18 @@ def optional_path(text: str) -> Path | None:
     return path(text) if text else None
 
 
+def database_url(text: str) -> str:
+    """Parse the URL of a PostgreSQL database, without a password; it may be empty."""
+    if not text:
+        return text
+    parts = urlsplit(text)
+    if parts.scheme not in {"postgresql", "postgres"}:
+        raise ValueError("postgresql://USER@HOST:PORT/DATABASE")
+    if parts.password:
+        raise ValueError("a URL without the password, which a file holds")
+    return text
+
+
 def size(text: str) -> int | None:
     """Parse a number of bytes with a binary unit, or `auto` as None."""
     return _or_auto(amount, text, "auto, or")

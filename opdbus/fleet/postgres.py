@@ -1,0 +1,206 @@
+"""Connections to the fleet's database, and the migrations of its schema."""
+
+import hashlib
+import re
+import ssl
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib import resources
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, OpDbusError
+
+_FILE: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
+_CONNECT_SECONDS: Final = 15.0
+# Rows of PostgreSQL's classes 08, 53 and 57: the server is away, full or restarting.
+_AWAY: Final = ("08", "53", "57")
+# The lock of all migrations, whatever database: any number will do.
+_LOCK: Final = 0x6F70_6462
+_OLDEST_SERVER: Final = 140000
+
+
+class DatabaseUnreachable(OpDbusError):
+    """The fleet's database does not answer; it may later."""
+
+    exit_code = 4
+
+
+class Migration(NamedTuple):
+    """A file of the schema; `sha256` is in hexadecimal."""
+
+    number: int
+    name: str
+    sql: str
+    sha256: str
+
+
+def without_password(url: str) -> str:
+    """Return a database's URL without its password."""
+    parts = urlsplit(url)
+    user, has_user, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + has_user + place))
+
+
+@contextmanager
+def translate_errors(url: str) -> Iterator[None]:
+    """Turn errors of the database into those of `opdbus.errors`, with the database's name."""
+    place = without_password(url)
+    try:
+        yield
+    except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+        raise AccessDenied(f"{place} refuses this login: {error}") from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise AccessDenied(f"{place}: {error}{_hint(error)}") from None
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+        raise ConfigError(
+            f"{place} has no schema of this version: {error}; `op-dbus fleet init` makes it"
+        ) from None
+    except asyncpg.InvalidCatalogNameError as error:
+        raise ConfigError(f"{place}: {error}: create it with `createdb`") from None
+    except asyncpg.PostgresError as error:
+        kind = DatabaseUnreachable if error.sqlstate[:2] in _AWAY else OpDbusError
+        raise kind(f"{place}: {error}{_hint(error)}") from None
+    except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+        raise DatabaseUnreachable(f"{place} cannot be reached: {_reason(error)}") from None
+
+
+def _hint(error: asyncpg.PostgresError) -> str:
+    hint = getattr(error, "hint", None)
+    return f": {hint}" if hint else ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_CONNECT_SECONDS:.0f} s"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    return str(error) or type(error).__name__
+
+
+async def connect(url: str, password: str | None = None) -> asyncpg.Connection:
+    """Connect to postgresql://USER@HOST/DATABASE; the caller closes the connection.
+
+    Raises ConfigError, AccessDenied or DatabaseUnreachable.
+    """
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigError("the fleet's database is given as postgresql://USER@HOST:PORT/DATABASE")
+    with translate_errors(url):
+        try:
+            return await asyncpg.connect(
+                url,
+                password=password,
+                timeout=_CONNECT_SECONDS,
+                server_settings={
+                    "application_name": "op-dbus",
+                    "jit": "off",
+                    "search_path": "public",
+                },
+            )
+        except (ValueError, asyncpg.ClientConfigurationError) as error:
+            raise ConfigError(f"{without_password(url)}: {error}") from None
+
+
+@asynccontextmanager
+async def connected(
+    url: str, password: str | None = None
+) -> AsyncGenerator[asyncpg.Connection, None]:
+    """Give a connection that is closed at the end; errors of the database are translated."""
+    connection = await connect(url, password)
+    try:
+        with translate_errors(url):
+            yield connection
+    finally:
+        await close(connection)
+
+
+async def close(connection: asyncpg.Connection) -> None:
+    """Close a connection, also one whose server does not answer."""
+    try:
+        await connection.close(timeout=2)
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+
+
+def migrations() -> list[Migration]:
+    """Return all migrations, in their order."""
+    found = []
+    for file in resources.files("opdbus.fleet").joinpath("schema").iterdir():
+        if match := _FILE.fullmatch(file.name):
+            sql = file.read_text(encoding="utf-8")
+            digest = hashlib.sha256(sql.encode()).hexdigest()
+            found.append(Migration(int(match[1]), file.name, sql, digest))
+    return sorted(found)
+
+
+async def migrate(connection: asyncpg.Connection) -> list[str]:
+    """Apply the migrations that the database lacks, all or none; return their names.
+
+    Raises ConfigError for a server or a schema that this version cannot use.
+    """
+    version = int(await connection.fetchval("SHOW server_version_num"))
+    if version < _OLDEST_SERVER:
+        raise ConfigError(f"the server is PostgreSQL {version // 10000}: 14 or later is needed")
+    extension = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
+    if not await connection.fetchval(extension):
+        raise ConfigError(
+            "the server lacks pgvector: install its package, such as"
+            f" postgresql-{version // 10000}-pgvector"
+        )
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute(
+            "CREATE SCHEMA IF NOT EXISTS opdbus;"
+            "CREATE TABLE IF NOT EXISTS opdbus.migration (number integer PRIMARY KEY,"
+            " name text NOT NULL, sha256 text NOT NULL,"
+            " applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        wanted = require_known(await _applied(connection))
+        for each in wanted:
+            await connection.execute(each.sql)
+            await connection.execute(
+                "INSERT INTO opdbus.migration (number, name, sha256) VALUES ($1, $2, $3)",
+                each.number,
+                each.name,
+                each.sha256,
+            )
+    return [each.name for each in wanted]
+
+
+async def require_schema(connection: asyncpg.Connection) -> None:
+    """Raise ConfigError unless the database's schema is the one of this version."""
+    wanted = require_known(await _applied(connection))
+    if wanted:
+        raise ConfigError(
+            f"the database lacks {wanted[0].name}: `op-dbus fleet init` brings it up to date"
+        )
+
+
+async def _applied(connection: asyncpg.Connection) -> dict[int, tuple[str, str]]:
+    rows = await connection.fetch("SELECT number, name, sha256 FROM opdbus.migration")
+    return {row["number"]: (row["name"], row["sha256"]) for row in rows}
+
+
+def require_known(applied: dict[int, tuple[str, str]]) -> list[Migration]:
+    """Return the migrations that are not applied yet; raise ConfigError for unknown ones."""
+    files = {each.number: each for each in migrations()}
+    for number, (name, sha256) in sorted(applied.items()):
+        if number not in files:
+            raise ConfigError(
+                f"the database was made by a later version of op-dbus: it has {name}; update this"
+                " one"
+            )
+        if files[number].sha256 != sha256:
+            raise ConfigError(f"{name} is not the file that was applied to the database")
+    return [each for number, each in sorted(files.items()) if number not in applied]
+
+
+def require_host_name(name: str) -> str:
+    """Return a host's name; raises InvalidArgs for what cannot be one."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,56}", name):
+        raise InvalidArgs(
+            f"{name!r} is no host's name: at most 57 letters, digits, dots, hyphens, underscores"
+        )
+    return name

@@ -1,0 +1,235 @@
+-- Hosts, their objects and changes; contents, texts and vectors shared by all hosts.
+--
+-- Every table of hosts' rows has the host in its primary key and is partitioned by it; contents,
+-- texts and vectors are keyed by digests that the server computes. docs/fleet.md describes both.
+
+CREATE EXTENSION IF NOT EXISTS vector SCHEMA public;
+CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA public;
+
+DO $$
+DECLARE
+  wanted text;
+BEGIN
+  FOREACH wanted IN ARRAY ARRAY['opdbus_host', 'opdbus_reader', 'opdbus_worker'] LOOP
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
+      EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
+    END IF;
+  END LOOP;
+END $$;
+
+GRANT USAGE ON SCHEMA opdbus TO opdbus_host, opdbus_reader, opdbus_worker;
+
+-- Models: vectors are comparable if their numerics are equal.
+CREATE TABLE opdbus.numerics (
+  numerics smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 300),
+  level text NOT NULL CHECK (length(level) <= 40),
+  dimension integer NOT NULL CHECK (dimension BETWEEN 1 AND 4096)
+);
+
+-- One row: the numerics that workers compute, and those by which questions are answered.
+CREATE TABLE opdbus.fleet (
+  id boolean PRIMARY KEY DEFAULT true CHECK (id),
+  wanted smallint REFERENCES opdbus.numerics,
+  serving smallint REFERENCES opdbus.numerics,
+  sample real NOT NULL DEFAULT 0.05 CHECK (sample BETWEEN 0 AND 1),
+  keep_days integer NOT NULL DEFAULT 90 CHECK (keep_days > 0)
+);
+INSERT INTO opdbus.fleet DEFAULT VALUES;
+
+CREATE TABLE opdbus.host (
+  host integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name text NOT NULL UNIQUE CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,56}$'),
+  -- the database role that writes this host's rows
+  role name NOT NULL UNIQUE,
+  tags text[] NOT NULL DEFAULT '{}',
+  -- a name made from the machine id; another machine with this role is refused
+  machine text,
+  added_at timestamptz NOT NULL DEFAULT now(),
+  seen_at timestamptz,
+  -- the stored state was the host's own at this time
+  current_at timestamptz,
+  -- all digests were last compared, and found equal, at this time
+  compared_at timestamptz,
+  -- the history stored: its epoch, its last row and that row's hash
+  epoch integer NOT NULL DEFAULT 0,
+  seq bigint NOT NULL DEFAULT 0,
+  hash bytea NOT NULL DEFAULT '\x0000000000000000000000000000000000000000000000000000000000000000',
+  -- rows of history that the host had not sent at `seen_at`
+  backlog bigint NOT NULL DEFAULT 0,
+  version text,
+  level text,
+  numerics smallint REFERENCES opdbus.numerics,
+  -- (name, state, number of objects, reason) of each observer, as State1.Observers
+  observers jsonb NOT NULL DEFAULT '[]',
+  -- why the host's history contradicts what it sent before; the first finding stays
+  conflict text,
+  conflict_at timestamptz,
+  -- why the host's vectors are not taken
+  vector_fault text,
+  vector_fault_at timestamptz
+);
+
+-- Periods of a host's history: a new one begins where rows do not follow the stored ones.
+CREATE TABLE opdbus.epoch (
+  host integer NOT NULL REFERENCES opdbus.host ON DELETE CASCADE,
+  epoch integer NOT NULL,
+  first_seq bigint NOT NULL,
+  began_at timestamptz NOT NULL DEFAULT now(),
+  -- first: nothing was stored before; gap: rows were pruned before they were sent;
+  -- rewritten: the host's history contradicts the stored rows
+  reason text NOT NULL CHECK (reason IN ('first', 'gap', 'rewritten')),
+  PRIMARY KEY (host, epoch)
+);
+
+-- What the server witnessed: the hash of a row of a host's history, when it was stored.
+CREATE TABLE opdbus.checkpoint (
+  host integer NOT NULL REFERENCES opdbus.host ON DELETE CASCADE,
+  epoch integer NOT NULL,
+  seq bigint NOT NULL,
+  hash bytea NOT NULL,
+  at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (host, epoch, seq)
+);
+
+CREATE TABLE opdbus.text (
+  digest bytea PRIMARY KEY CHECK (length(digest) = 32),
+  text text NOT NULL,
+  words tsvector NOT NULL
+);
+CREATE INDEX text_words ON opdbus.text USING gin (words);
+CREATE INDEX text_trigrams ON opdbus.text USING gin (text gin_trgm_ops);
+
+-- States of objects, shared by all hosts that have an equal one.
+CREATE TABLE opdbus.content (
+  digest bytea PRIMARY KEY CHECK (length(digest) = 32),
+  plugin text NOT NULL,
+  kind text NOT NULL,
+  name text NOT NULL,
+  source text NOT NULL,
+  declared jsonb,
+  observed jsonb,
+  text bytea NOT NULL,
+  -- names of fields, and FIELD=VALUE in lower case: narrows conditions
+  terms text[] NOT NULL
+);
+CREATE INDEX content_object ON opdbus.content (plugin, kind, name);
+CREATE INDEX content_text ON opdbus.content (text);
+CREATE INDEX content_terms ON opdbus.content USING gin (terms);
+
+CREATE TABLE opdbus.object (
+  host integer NOT NULL,
+  plugin text NOT NULL,
+  kind text NOT NULL,
+  name text NOT NULL,
+  content bytea NOT NULL,
+  -- microseconds since 1970, by the host's clock
+  updated_at bigint NOT NULL,
+  PRIMARY KEY (host, plugin, kind, name)
+) PARTITION BY HASH (host);
+
+CREATE TABLE opdbus.drift (
+  host integer NOT NULL,
+  plugin text NOT NULL,
+  kind text NOT NULL,
+  name text NOT NULL,
+  class text NOT NULL,
+  severity text NOT NULL,
+  -- seconds since 1970
+  since bigint NOT NULL,
+  -- (field, declared value, observed value, severity) each, values as JSON
+  fields jsonb NOT NULL,
+  PRIMARY KEY (host, plugin, kind, name)
+) PARTITION BY HASH (host);
+
+CREATE TABLE opdbus.change (
+  host integer NOT NULL,
+  epoch integer NOT NULL,
+  seq bigint NOT NULL,
+  -- these ten values and the digest of the fields are what the hash covers
+  at bigint NOT NULL,
+  boot text NOT NULL,
+  source text NOT NULL,
+  plugin text NOT NULL,
+  kind text NOT NULL,
+  name text NOT NULL,
+  what text NOT NULL,
+  cause text NOT NULL,
+  folded bigint NOT NULL,
+  digest text NOT NULL,
+  hash bytea NOT NULL,
+  -- (path, before, after) each, values as JSON; null where they were erased
+  fields jsonb,
+  sentence text NOT NULL,
+  severity text NOT NULL,
+  -- who did it, as History1.Changes gives it: by, by_row, as_root, why, lines
+  known jsonb NOT NULL,
+  PRIMARY KEY (host, epoch, seq)
+) PARTITION BY HASH (host);
+CREATE INDEX change_at ON opdbus.change (at);
+CREATE INDEX change_object ON opdbus.change (host, plugin, kind, name, at);
+
+DO $$
+BEGIN
+  FOR part IN 0..15 LOOP
+    EXECUTE format('CREATE TABLE opdbus.object_%s PARTITION OF opdbus.object'
+                   ' FOR VALUES WITH (MODULUS 16, REMAINDER %s)', part, part);
+    EXECUTE format('CREATE TABLE opdbus.drift_%s PARTITION OF opdbus.drift'
+                   ' FOR VALUES WITH (MODULUS 16, REMAINDER %s)', part, part);
+    EXECUTE format('CREATE TABLE opdbus.change_%s PARTITION OF opdbus.change'
+                   ' FOR VALUES WITH (MODULUS 16, REMAINDER %s)', part, part);
+  END LOOP;
+END $$;
+CREATE INDEX object_content ON opdbus.object (content);
+CREATE INDEX object_name ON opdbus.object (plugin, kind, name);
+
+-- Published vectors; `sent_by` is the host that computed one, null if a worker did.
+CREATE TABLE opdbus.vector (
+  numerics smallint NOT NULL,
+  digest bytea NOT NULL,
+  v halfvec NOT NULL,
+  sent_by integer,
+  PRIMARY KEY (numerics, digest)
+) PARTITION BY LIST (numerics);
+CREATE INDEX vector_sent_by ON opdbus.vector (sent_by) WHERE sent_by IS NOT NULL;
+
+-- Vectors that hosts sent and no worker has looked at yet.
+CREATE TABLE opdbus.offered_vector (
+  host integer NOT NULL,
+  numerics smallint NOT NULL,
+  digest bytea NOT NULL,
+  v halfvec NOT NULL,
+  PRIMARY KEY (host, numerics, digest)
+);
+
+-- Texts that lack a vector: the queue of workers.
+CREATE TABLE opdbus.embedding_task (
+  numerics smallint NOT NULL,
+  digest bytea NOT NULL,
+  -- a host that has the vector may send it until then
+  not_before timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (numerics, digest)
+);
+CREATE INDEX embedding_task_order ON opdbus.embedding_task (numerics, not_before);
+
+-- What a host sends lies here until `apply_batch` of the same transaction.
+CREATE UNLOGGED TABLE opdbus.staged_object (
+  host integer NOT NULL,
+  place integer NOT NULL,
+  plugin text NOT NULL,
+  kind text NOT NULL,
+  name text NOT NULL,
+  updated_at bigint,
+  -- the canonical JSON of the state; null: the object is gone
+  body text,
+  PRIMARY KEY (host, place)
+);
+CREATE UNLOGGED TABLE opdbus.staged_change (
+  host integer NOT NULL,
+  seq bigint NOT NULL,
+  -- what was hashed, as canonical JSON
+  chained text NOT NULL,
+  hash bytea NOT NULL,
+  details jsonb NOT NULL,
+  PRIMARY KEY (host, seq)
+);

@@ -1,0 +1,363 @@
+-- What the roles may do: hosts write through functions, and only rows of their own.
+
+-- The host of the session's role; null if the role is no host.
+CREATE FUNCTION opdbus.own_host() RETURNS integer
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+  SELECT host FROM opdbus.host WHERE role = session_user
+$$;
+
+CREATE FUNCTION opdbus.require_own_host() RETURNS integer
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+  own integer := opdbus.own_host();
+BEGIN
+  IF own IS NULL THEN
+    RAISE EXCEPTION 'the role % is no host of this fleet', session_user
+      USING ERRCODE = 'insufficient_privilege', HINT = 'add it with `op-dbus fleet add`';
+  END IF;
+  RETURN own;
+END $$;
+
+-- Names of fields and FIELD=VALUE, in lower case; values of at most 100 characters.
+CREATE FUNCTION opdbus.terms(state jsonb) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+  SELECT coalesce(array_agg(DISTINCT term), '{}') FROM (
+    SELECT jsonb_path_query(state, '$.** ? (@.type() == "object").keyvalue()') AS pair
+  ) AS pairs
+  CROSS JOIN LATERAL (
+    SELECT lower(pair->>'key') AS term
+    UNION ALL
+    SELECT lower(pair->>'key') || '=' || lower(value #>> '{}')
+    FROM jsonb_path_query(pair->'value', '$[*]') AS value
+    WHERE jsonb_typeof(value) IN ('string', 'number', 'boolean')
+      AND length(value #>> '{}') <= 100
+  ) AS terms
+$$;
+
+-- The words of a text; names are split at punctuation too, so that nginx finds nginx.service.
+CREATE FUNCTION opdbus.words(text text) RETURNS tsvector
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+  SELECT to_tsvector('english'::regconfig, left(text, 20000))
+      || to_tsvector('english'::regconfig, translate(left(text, 20000), './:@_-=', '       '))
+$$;
+
+-- The numerics' number; adds the table of its vectors.
+CREATE FUNCTION opdbus.add_numerics(given_name text, given_level text, given_dimension integer)
+RETURNS smallint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+DECLARE
+  entry opdbus.numerics;
+BEGIN
+  SELECT * INTO entry FROM opdbus.numerics WHERE name = given_name;
+  IF NOT FOUND THEN
+    PERFORM pg_advisory_xact_lock(hashtext('opdbus.add_numerics'));
+    SELECT * INTO entry FROM opdbus.numerics WHERE name = given_name;
+  END IF;
+  IF NOT FOUND THEN
+    IF (SELECT count(*) >= 16 FROM opdbus.numerics) THEN
+      RAISE EXCEPTION 'this fleet has vectors of 16 models already'
+        USING HINT = 'remove one with `op-dbus fleet level`';
+    END IF;
+    INSERT INTO opdbus.numerics (name, level, dimension)
+      VALUES (given_name, given_level, given_dimension) RETURNING * INTO entry;
+    EXECUTE format('CREATE TABLE opdbus.vector_%s PARTITION OF opdbus.vector FOR VALUES IN (%s)',
+                   entry.numerics, entry.numerics);
+    EXECUTE format('ALTER TABLE opdbus.vector_%s ADD CHECK (vector_dims(v) = %s)',
+                   entry.numerics, entry.dimension);
+    EXECUTE format('CREATE INDEX vector_%s_bits ON opdbus.vector_%s USING hnsw'
+                   ' ((binary_quantize(v)::bit(%s)) bit_hamming_ops)',
+                   entry.numerics, entry.numerics, entry.dimension);
+  ELSIF entry.dimension <> given_dimension THEN
+    RAISE EXCEPTION 'vectors of % have % dimensions, not %',
+      given_level, entry.dimension, given_dimension;
+  END IF;
+  RETURN entry.numerics;
+END $$;
+
+-- How a host's history continues: `after_seq` is the row after which to send.
+CREATE TYPE opdbus.sync AS (host integer, epoch integer, after_seq bigint, refusal text);
+
+-- The row of history up to which the server has a host's changes.
+CREATE FUNCTION opdbus.stored_history() RETURNS TABLE (seq bigint, hash bytea)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+  SELECT seq, hash FROM opdbus.host WHERE host = opdbus.require_own_host()
+$$;
+
+CREATE FUNCTION opdbus.begin_epoch(own integer, follows bigint, why text, finding text)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+  UPDATE opdbus.host SET
+    epoch = epoch + 1, seq = follows,
+    -- unknown, but for the beginning of all history
+    hash = CASE WHEN follows = 0 THEN decode(repeat('00', 32), 'hex') ELSE '\x' END,
+    conflict = coalesce(conflict, finding),
+    conflict_at = CASE WHEN finding IS NULL THEN conflict_at ELSE coalesce(conflict_at, now()) END
+  WHERE host = own;
+  INSERT INTO opdbus.epoch (host, epoch, first_seq, reason)
+    SELECT host, epoch, follows + 1, why FROM opdbus.host WHERE host = own;
+END $$;
+
+-- Begins a synchronization. `first_kept` and `last` are the first and the last row of history that
+-- the host has; `hash_at_seq` is the hash of its row `stored_history().seq`, null without that row.
+CREATE FUNCTION opdbus.begin_sync(
+  given_machine text, given_version text, given_level text, given_numerics text,
+  given_dimension integer, given_observers jsonb, first_kept bigint, last bigint,
+  hash_at_seq bytea
+) RETURNS opdbus.sync
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+  own integer := opdbus.require_own_host();
+  known opdbus.host;
+  number smallint;
+BEGIN
+  SELECT * INTO known FROM opdbus.host WHERE host = own FOR UPDATE;
+  IF known.machine <> given_machine THEN
+    UPDATE opdbus.host SET conflict_at = coalesce(conflict_at, now()), conflict = coalesce(conflict,
+      'another machine came with this host''s credentials: ' || left(given_machine, 100))
+      WHERE host = own;
+    RETURN (own, known.epoch, known.seq, 'these credentials belong to another machine, '
+      || known.machine || ', and this is ' || left(given_machine, 100))::opdbus.sync;
+  END IF;
+  IF given_numerics <> '' THEN
+    number := opdbus.add_numerics(given_numerics, given_level, given_dimension);
+  END IF;
+  UPDATE opdbus.host SET machine = given_machine, version = left(given_version, 100),
+    level = left(given_level, 40), numerics = number, observers = given_observers, seen_at = now()
+    WHERE host = own;
+  IF known.epoch = 0 THEN
+    PERFORM opdbus.begin_epoch(own, greatest(first_kept, 1) - 1, 'first', NULL);
+  ELSIF last < known.seq THEN
+    PERFORM opdbus.begin_epoch(own, greatest(first_kept, 1) - 1, 'rewritten', format(
+      'history ends at row %s, and row %s was stored before', last, known.seq));
+  ELSIF hash_at_seq IS NOT NULL AND known.hash NOT IN (hash_at_seq, '\x') THEN
+    PERFORM opdbus.begin_epoch(own, greatest(first_kept, 1) - 1, 'rewritten', format(
+      'row %s of history is not the one that was stored before', known.seq));
+  ELSIF hash_at_seq IS NULL AND first_kept > known.seq + 1 THEN
+    PERFORM opdbus.begin_epoch(own, first_kept - 1, 'gap', NULL);
+  END IF;
+  SELECT * INTO known FROM opdbus.host WHERE host = own;
+  RETURN (own, known.epoch, known.seq, NULL)::opdbus.sync;
+END $$;
+
+-- Stores the staged changes and objects of a host; returns the places of staged objects whose
+-- texts have no vector of the host's numerics yet.
+CREATE FUNCTION opdbus.apply_batch(given_epoch integer, remaining bigint) RETURNS integer[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+  own integer := opdbus.require_own_host();
+  known opdbus.host;
+  lacking integer[];
+BEGIN
+  SELECT * INTO known FROM opdbus.host WHERE host = own FOR UPDATE;
+  IF known.epoch <> given_epoch THEN
+    RAISE EXCEPTION 'another sender of this host has begun epoch %', known.epoch
+      USING ERRCODE = 'serialization_failure';
+  END IF;
+  PERFORM opdbus.apply_changes(own);
+  lacking := opdbus.apply_objects(own, known.numerics);
+  UPDATE opdbus.host SET seen_at = now(), backlog = remaining,
+    current_at = CASE WHEN remaining = 0 THEN now() ELSE current_at END
+    WHERE host = own;
+  RETURN lacking;
+END $$;
+
+CREATE FUNCTION opdbus.apply_changes(own integer) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+  known opdbus.host;
+  staged opdbus.staged_change;
+  hashed jsonb;
+  reached bigint;
+  before bytea;
+BEGIN
+  SELECT * INTO known FROM opdbus.host WHERE host = own;
+  reached := known.seq;
+  before := known.hash;
+  FOR staged IN SELECT * FROM opdbus.staged_change WHERE host = own ORDER BY seq LOOP
+    CONTINUE WHEN staged.seq <= reached;  -- sent before
+    hashed := staged.chained::jsonb;
+    IF staged.seq <> reached + 1 OR (hashed->>0)::bigint <> staged.seq THEN
+      RAISE EXCEPTION 'row % of history follows row %', staged.seq, reached
+        USING ERRCODE = 'data_exception';
+    END IF;
+    IF before <> '\x' AND staged.hash <> sha256('\x00'::bytea || before
+                                                || convert_to(staged.chained, 'UTF8')) THEN
+      RAISE EXCEPTION 'the hash of row % of history does not follow from row %', staged.seq, reached
+        USING ERRCODE = 'data_exception';
+    END IF;
+    INSERT INTO opdbus.change VALUES (
+      own, known.epoch, staged.seq, (hashed->>1)::bigint, hashed->>2, hashed->>3, hashed->>4,
+      hashed->>5, hashed->>6, hashed->>7, hashed->>8, (hashed->>9)::bigint, hashed->>10,
+      staged.hash, staged.details->'fields', coalesce(staged.details->>'sentence', ''),
+      coalesce(staged.details->>'severity', ''), coalesce(staged.details->'known', '{}'));
+    PERFORM opdbus.erase_changes(own, known.epoch, staged.seq, hashed, staged.details->'fields');
+    reached := staged.seq;
+    before := staged.hash;
+  END LOOP;
+  DELETE FROM opdbus.staged_change WHERE host = own;
+  IF reached > known.seq THEN
+    UPDATE opdbus.host SET seq = reached, hash = before WHERE host = own;
+    INSERT INTO opdbus.checkpoint (host, epoch, seq, hash)
+      SELECT own, known.epoch, reached, before
+      WHERE NOT EXISTS (SELECT FROM opdbus.checkpoint WHERE host = own AND epoch = known.epoch
+                        AND at > now() - interval '10 minutes');
+  END IF;
+END $$;
+
+-- Erases what a host erased in its own history: by a row `forgot`, or by a redacted row `gone`.
+CREATE FUNCTION opdbus.erase_changes(
+  own integer, given_epoch integer, given_seq bigint, hashed jsonb, given_fields jsonb
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+  IF hashed->>7 = 'forgot' THEN
+    UPDATE opdbus.change SET fields = NULL, sentence = '', known = '{}'
+      FROM jsonb_array_elements(given_fields) AS field,
+        jsonb_array_elements((field->>2)::jsonb) AS rows
+      WHERE host = own AND epoch = given_epoch AND field->>0 = 'rows'
+        AND seq BETWEEN (rows->>0)::bigint AND least((rows->>1)::bigint, given_seq - 1);
+  ELSIF hashed->>7 = 'gone' AND given_fields IS NULL THEN
+    UPDATE opdbus.change SET fields = NULL, sentence = '', known = '{}'
+      WHERE host = own AND epoch = given_epoch AND seq < given_seq AND source = hashed->>3
+        AND plugin = hashed->>4 AND kind = hashed->>5 AND name = hashed->>6;
+  END IF;
+END $$;
+
+CREATE FUNCTION opdbus.apply_objects(own integer, model smallint) RETURNS integer[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+DECLARE
+  lacking integer[];
+  goal smallint := (SELECT wanted FROM opdbus.fleet);
+  trusted boolean := (SELECT vector_fault IS NULL FROM opdbus.host WHERE host = own);
+BEGIN
+  CREATE TEMPORARY TABLE IF NOT EXISTS arrived (
+    place integer, plugin text, kind text, name text, updated_at bigint, content bytea,
+    text bytea, body jsonb) ON COMMIT DELETE ROWS;
+  DELETE FROM pg_temp.arrived;
+  INSERT INTO pg_temp.arrived
+    SELECT place, plugin, kind, name, coalesce(updated_at, 0),
+      sha256(convert_to(body, 'UTF8')), sha256(convert_to(parsed->>'text', 'UTF8')), parsed
+    FROM opdbus.staged_object CROSS JOIN LATERAL (SELECT body::jsonb AS parsed) AS json
+    WHERE host = own;
+  IF EXISTS (SELECT FROM pg_temp.arrived WHERE body IS NOT NULL AND
+             (body->>'plugin', body->>'kind', body->>'name')
+             IS DISTINCT FROM (plugin, kind, name)) THEN
+    RAISE EXCEPTION 'a state names another object than its row' USING ERRCODE = 'data_exception';
+  END IF;
+  -- rows are inserted in the order of digests, so that batches of two hosts cannot deadlock
+  WITH new AS (
+    INSERT INTO opdbus.text
+      SELECT DISTINCT ON (text) text, body->>'text', opdbus.words(body->>'text')
+      FROM pg_temp.arrived WHERE body IS NOT NULL ORDER BY text
+      ON CONFLICT DO NOTHING RETURNING digest)
+  INSERT INTO opdbus.embedding_task (numerics, digest, not_before)
+    SELECT goal, digest,
+      CASE WHEN goal = model AND trusted THEN now() + interval '1 minute' ELSE now() END
+    FROM new WHERE goal IS NOT NULL ON CONFLICT DO NOTHING;
+  INSERT INTO opdbus.content
+    SELECT DISTINCT ON (content) content, plugin, kind, name, coalesce(body->>'source', ''),
+      nullif(body->'declared', 'null'), nullif(body->'observed', 'null'), text,
+      opdbus.terms(jsonb_build_array(body->'declared', body->'observed'))
+    FROM pg_temp.arrived WHERE body IS NOT NULL ORDER BY content
+    ON CONFLICT DO NOTHING;
+  DELETE FROM opdbus.object USING pg_temp.arrived
+    WHERE object.host = own AND arrived.body IS NULL
+      AND (object.plugin, object.kind, object.name) = (arrived.plugin, arrived.kind, arrived.name);
+  INSERT INTO opdbus.object
+    SELECT DISTINCT ON (plugin, kind, name) own, plugin, kind, name, content, updated_at
+    FROM pg_temp.arrived WHERE body IS NOT NULL ORDER BY plugin, kind, name, place DESC
+    ON CONFLICT (host, plugin, kind, name)
+    DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at;
+  IF trusted THEN
+    SELECT array_agg(place ORDER BY place) INTO lacking FROM (
+      SELECT DISTINCT ON (text) place, text FROM pg_temp.arrived
+      WHERE body IS NOT NULL ORDER BY text, place) AS texts
+    WHERE NOT EXISTS (SELECT FROM opdbus.vector WHERE numerics = model AND digest = texts.text)
+      AND NOT EXISTS (SELECT FROM opdbus.offered_vector AS offered
+                      WHERE offered.numerics = model AND offered.digest = texts.text);
+  END IF;
+  DELETE FROM opdbus.staged_object WHERE host = own;
+  RETURN coalesce(lacking, '{}');
+END $$;
+
+-- Offers vectors of the host's numerics, of texts that it has.
+CREATE FUNCTION opdbus.offer_vectors(texts bytea[], vectors text[]) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+DECLARE
+  own integer := opdbus.require_own_host();
+  taken integer;
+BEGIN
+  INSERT INTO opdbus.offered_vector
+    SELECT own, host.numerics, given.digest, given.v::halfvec
+    FROM opdbus.host
+    JOIN opdbus.numerics USING (numerics)
+    CROSS JOIN unnest(texts, vectors) AS given (digest, v)
+    WHERE host.host = own AND host.vector_fault IS NULL
+      AND vector_dims(given.v::halfvec) = numerics.dimension
+      AND EXISTS (SELECT FROM opdbus.content JOIN opdbus.object ON object.content = content.digest
+                  WHERE content.text = given.digest AND object.host = own)
+    ON CONFLICT DO NOTHING;
+  GET DIAGNOSTICS taken = ROW_COUNT;
+  RETURN taken;
+END $$;
+
+-- The digests of the host's own stored objects.
+CREATE FUNCTION opdbus.own_digests()
+RETURNS TABLE (plugin text, kind text, name text, digest bytea)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+  SELECT plugin, kind, name, content FROM opdbus.object WHERE host = opdbus.require_own_host()
+$$;
+
+-- Replaces the host's drift; `rows` has (plugin, kind, name, class, severity, since, fields) each.
+CREATE FUNCTION opdbus.put_drift(rows jsonb) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+  own integer := opdbus.require_own_host();
+BEGIN
+  PERFORM FROM opdbus.host WHERE host = own FOR UPDATE;
+  DELETE FROM opdbus.drift WHERE host = own;
+  INSERT INTO opdbus.drift
+    SELECT own, r->>0, r->>1, r->>2, r->>3, r->>4, (r->>5)::bigint, r->6
+    FROM jsonb_array_elements(rows) AS r ON CONFLICT DO NOTHING;
+END $$;
+
+-- Notes that all digests were compared and that those which differed have been sent.
+CREATE FUNCTION opdbus.end_comparison() RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+  UPDATE opdbus.host SET compared_at = now(), current_at = now(), seen_at = now()
+  WHERE host = opdbus.require_own_host()
+$$;
+
+-- Says that the host is there and has nothing new.
+CREATE FUNCTION opdbus.keep_alive(given_observers jsonb) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+  UPDATE opdbus.host SET seen_at = now(), current_at = now(), backlog = 0,
+    observers = given_observers
+  WHERE host = opdbus.require_own_host()
+$$;
+
+ALTER TABLE opdbus.staged_object ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON opdbus.staged_object TO opdbus_host USING (host = opdbus.own_host());
+ALTER TABLE opdbus.staged_change ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON opdbus.staged_change TO opdbus_host USING (host = opdbus.own_host());
+
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA opdbus FROM PUBLIC;
+GRANT INSERT, DELETE ON opdbus.staged_object, opdbus.staged_change TO opdbus_host;
+GRANT SELECT (host) ON opdbus.staged_object, opdbus.staged_change TO opdbus_host;
+GRANT EXECUTE ON FUNCTION
+  opdbus.own_host(), opdbus.stored_history(),
+  opdbus.begin_sync(text, text, text, text, integer, jsonb, bigint, bigint, bytea),
+  opdbus.apply_batch(integer, bigint), opdbus.offer_vectors(bytea[], text[]),
+  opdbus.own_digests(), opdbus.put_drift(jsonb), opdbus.end_comparison(),
+  opdbus.keep_alive(jsonb) TO opdbus_host;
+
+GRANT SELECT ON ALL TABLES IN SCHEMA opdbus TO opdbus_reader, opdbus_worker;
+GRANT EXECUTE ON FUNCTION opdbus.words(text), opdbus.terms(jsonb) TO opdbus_reader, opdbus_worker;
+GRANT EXECUTE ON FUNCTION opdbus.add_numerics(text, text, integer) TO opdbus_worker;
+GRANT INSERT, UPDATE, DELETE ON opdbus.vector, opdbus.offered_vector, opdbus.embedding_task
+  TO opdbus_worker;
+GRANT DELETE ON opdbus.content, opdbus.text, opdbus.change, opdbus.checkpoint TO opdbus_worker;
+GRANT UPDATE (wanted, serving) ON opdbus.fleet TO opdbus_worker;
+GRANT UPDATE (vector_fault, vector_fault_at) ON opdbus.host TO opdbus_worker;
+ALTER DEFAULT PRIVILEGES IN SCHEMA opdbus GRANT SELECT ON TABLES TO opdbus_reader, opdbus_worker;

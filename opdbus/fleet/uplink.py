@@ -1,0 +1,194 @@
+"""A host's connection to the fleet's database: history, objects, vectors and drift go up.
+
+Each batch is one transaction that begins where the stored history ends, so that a batch that is
+sent twice, or not at all, does no harm.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from opdbus.errors import AccessDenied
+from opdbus.fleet import postgres
+
+if TYPE_CHECKING:
+    import asyncpg
+
+# No batch holds the host's row longer than this.
+_BATCH_SECONDS: Final = 60.0
+
+
+class StateRow(NamedTuple):
+    """An object's state: `body` is canonical JSON, None if the object is gone.
+
+    `updated_at` is in microseconds since 1970.
+    """
+
+    plugin: str
+    kind: str
+    name: str
+    updated_at: int
+    body: str | None
+
+
+class ChangeRow(NamedTuple):
+    """A row of history; `chained` is what `hash` covers besides the hash before.
+
+    Details: fields (list or None), sentence, severity, known (dict).
+    """
+
+    seq: int
+    chained: str
+    hash: bytes
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The facts of a host that begin a synchronization; `machine` names the machine.
+
+    `first_kept` and `last` are the first and the last row of its history.
+    """
+
+    machine: str
+    version: str
+    level: str
+    numerics: str
+    dimension: int
+    first_kept: int
+    last: int
+    observers: Sequence[Sequence[Any]] = field(default=())
+
+
+class Uplink:
+    """A host's connection, as a context; raises the errors of `postgres.connect`."""
+
+    def __init__(self, url: str, password: str | None = None) -> None:
+        self._url = url
+        self._password = password
+        self._epoch = 0
+        self._connection: asyncpg.Connection
+
+    async def __aenter__(self) -> Self:
+        """Connect."""
+        self._connection = await postgres.connect(self._url, self._password)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Disconnect."""
+        await postgres.close(self._connection)
+
+    async def stored_history(self) -> tuple[int, bytes]:
+        """Return the last row of history that is stored, and its hash (b"" if it is unknown)."""
+        with postgres.translate_errors(self._url):
+            (row,) = await self._connection.fetch("SELECT * FROM opdbus.stored_history()")
+        return row["seq"], row["hash"]
+
+    async def begin(self, facts: HostFacts, hash_at_seq: bytes | None) -> int:
+        """Begin a synchronization; return the row of history after which to send.
+
+        `hash_at_seq` is the hash of the host's row `stored_history()[0]`, None if it has none.
+        Raises AccessDenied if these credentials belong to another machine.
+        """
+        with postgres.translate_errors(self._url):
+            found = await self._connection.fetchval(
+                "SELECT opdbus.begin_sync($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                facts.machine,
+                facts.version,
+                facts.level,
+                facts.numerics,
+                facts.dimension,
+                json.dumps(facts.observers),
+                facts.first_kept,
+                facts.last,
+                hash_at_seq,
+            )
+        if found["refusal"]:
+            raise AccessDenied(
+                f"{found['refusal']}: add this host under a name of its own with `op-dbus fleet"
+                " add`, or let the fleet accept the new machine with `op-dbus fleet accept`"
+            )
+        self._epoch = found["epoch"]
+        return int(found["after_seq"])
+
+    async def send(
+        self, changes: Sequence[ChangeRow], objects: Sequence[StateRow], remaining: int
+    ) -> list[StateRow]:
+        """Store changes and objects in one transaction; return objects whose vectors are wanted.
+
+        `remaining` is the number of rows of history that follow later.
+        """
+        with postgres.translate_errors(self._url):
+            async with self._connection.transaction():
+                await self._stage(changes, objects)
+                places = await self._connection.fetchval(
+                    "SELECT opdbus.apply_batch($1, $2)",
+                    self._epoch,
+                    remaining,
+                    timeout=_BATCH_SECONDS,
+                )
+        return [objects[place] for place in places]
+
+    async def _stage(self, changes: Sequence[ChangeRow], objects: Sequence[StateRow]) -> None:
+        # what a batch left that was rolled back is not there; of one that was cut off neither
+        if changes:
+            await self._connection.execute(
+                "INSERT INTO opdbus.staged_change"
+                " SELECT opdbus.own_host(), * FROM"
+                " unnest($1::bigint[], $2::text[], $3::bytea[], $4::jsonb[])",
+                [row.seq for row in changes],
+                [row.chained for row in changes],
+                [row.hash for row in changes],
+                [json.dumps(row.details) for row in changes],
+            )
+        if objects:
+            plugins, kinds, names, times, bodies = zip(*objects, strict=True)
+            await self._connection.execute(
+                "INSERT INTO opdbus.staged_object"
+                " SELECT opdbus.own_host(), * FROM"
+                " unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[])",
+                list(range(len(objects))),
+                plugins,
+                kinds,
+                names,
+                times,
+                bodies,
+            )
+
+    async def offer_vectors(self, texts: Mapping[bytes, Sequence[float]]) -> int:
+        """Offer vectors by the SHA-256 of their texts; return the number that was taken."""
+        with postgres.translate_errors(self._url):
+            return int(
+                await self._connection.fetchval(
+                    "SELECT opdbus.offer_vectors($1, $2)",
+                    list(texts),
+                    [_vector_text(vector) for vector in texts.values()],
+                )
+            )
+
+    async def stored_digests(self) -> dict[tuple[str, str, str], bytes]:
+        """Return the SHA-256 of each stored state of this host, by plugin, kind and name."""
+        with postgres.translate_errors(self._url):
+            rows = await self._connection.fetch("SELECT * FROM opdbus.own_digests()")
+        return {(row["plugin"], row["kind"], row["name"]): row["digest"] for row in rows}
+
+    async def put_drift(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Replace the drift: (plugin, kind, name, class, severity, since, fields) of each."""
+        await self._execute("SELECT opdbus.put_drift($1)", json.dumps(rows))
+
+    async def end_comparison(self) -> None:
+        """Note that all digests were compared, and that differing states were sent."""
+        await self._execute("SELECT opdbus.end_comparison()")
+
+    async def keep_alive(self, observers: Sequence[Sequence[Any]]) -> None:
+        """Note that the host is there and that all is sent."""
+        await self._execute("SELECT opdbus.keep_alive($1)", json.dumps(observers))
+
+    async def _execute(self, sql: str, *arguments: object) -> None:
+        with postgres.translate_errors(self._url):
+            await self._connection.execute(sql, *arguments)
+
+
+def _vector_text(vector: Sequence[float]) -> str:
+    return "[" + ",".join(f"{value:.6g}" for value in vector) + "]"

@@ -1,0 +1,1 @@
+"""Tests of the fleet: its database, sender, workers and questions."""

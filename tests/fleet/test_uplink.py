@@ -1,0 +1,190 @@
+"""Rules of what a host may store in the fleet's database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from harness.fleets import DIMENSION, facts, history, state_row, text_digest
+
+from opdbus.errors import AccessDenied, OpDbusError
+from opdbus.fleet import postgres
+from opdbus.fleet.uplink import StateRow
+
+if TYPE_CHECKING:
+    from harness.fleets import FleetDatabase
+
+VECTOR = [1.0] * DIMENSION
+STATES = [state_row("nginx", state="active"), state_row("cron", state="active")]
+
+
+def send(database: FleetDatabase, host: str, **given: object) -> list[StateRow]:
+    """Send the rows of a host that is begun with its own machine; return what lacks vectors."""
+
+    async def run() -> list[StateRow]:
+        changes = given.get("changes", [])
+        async with database.uplink(host) as uplink:
+            seq, _ = await uplink.stored_history()
+            own = {row.seq: row.hash for row in changes}
+            machine = str(given.get("machine", host))
+            await uplink.begin(facts(machine, 1, max(own, default=0)), own.get(seq))
+            return await uplink.send(changes, given.get("objects", []), 0)
+
+    return asyncio.run(run())
+
+
+def test_equal_states_are_stored_once(database: FleetDatabase) -> None:
+    """Store a state and a text that two hosts have once, and ask one host only for its vector."""
+    web1, web2 = database.add("web1"), database.add("web2")
+    assert send(database, web1, objects=STATES) == STATES
+
+    async def offer() -> int:
+        async with database.uplink(web1) as uplink:
+            return await uplink.offer_vectors(dict.fromkeys(map(text_digest, STATES), VECTOR))
+
+    assert asyncio.run(offer()) == 2
+    assert send(database, web2, objects=STATES) == []
+    assert database.fetch("SELECT count(*) FROM opdbus.object") == [(4,)]
+    assert database.fetch("SELECT count(*) FROM opdbus.content") == [(2,)]
+    assert database.fetch("SELECT count(*) FROM opdbus.text") == [(2,)]
+
+
+def test_a_batch_that_is_sent_twice_changes_nothing(database: FleetDatabase) -> None:
+    """Store rows of history once, however often they are sent."""
+    host = database.add("web1")
+    rows = history(5)
+    send(database, host, changes=rows[:3], objects=STATES)
+    send(database, host, changes=rows[:3], objects=STATES)
+    send(database, host, changes=rows)
+    assert database.fetch("SELECT seq FROM opdbus.change ORDER BY seq") == [
+        (seq,) for seq in range(1, 6)
+    ]
+    assert database.fetch("SELECT seq, hash FROM opdbus.host") == [(5, rows[-1].hash)]
+
+
+def test_what_is_gone_is_removed(database: FleetDatabase) -> None:
+    """Remove an object that a host says is gone, on this host only."""
+    web1, web2 = database.add("web1"), database.add("web2")
+    for host in (web1, web2):
+        send(database, host, objects=STATES)
+    send(database, web1, objects=[STATES[0]._replace(body=None)])
+    rows = database.fetch(
+        "SELECT host.name, object.name FROM opdbus.object JOIN opdbus.host USING (host)"
+        " ORDER BY 1, 2"
+    )
+    assert rows == [("web1", "cron"), ("web2", "cron"), ("web2", "nginx")]
+
+
+def test_a_history_that_was_rewritten_is_named(database: FleetDatabase) -> None:
+    """Keep the stored rows and name the host, if its history contradicts them."""
+    host = database.add("web1")
+    send(database, host, changes=history(5))
+    send(database, host, changes=history(7, mark="rewritten"))
+    ((conflict,),) = database.fetch("SELECT conflict FROM opdbus.host")
+    assert conflict == "row 5 of history is not the one that was stored before"
+    counts = "SELECT epoch, count(*) FROM opdbus.change GROUP BY 1 ORDER BY 1"
+    assert database.fetch(counts) == [(1, 5), (2, 7)]
+
+
+def test_a_history_that_was_cut_is_named(database: FleetDatabase) -> None:
+    """Name a host whose history ends before the row that is stored."""
+    host = database.add("web1")
+    send(database, host, changes=history(5))
+    send(database, host, changes=history(2))
+    assert database.fetch("SELECT conflict FROM opdbus.host") == [
+        ("history ends at row 2, and row 5 was stored before",)
+    ]
+
+
+def test_rows_that_do_not_follow_are_refused(database: FleetDatabase) -> None:
+    """Refuse a row whose hash does not cover the row before, and store nothing of its batch."""
+    host = database.add("web1")
+    rows = history(3)
+    wrong = [*rows[:2], rows[2]._replace(hash=bytes(32))]
+    with pytest.raises(OpDbusError, match="hash of row 3 of history does not follow from row 2"):
+        send(database, host, changes=wrong, objects=STATES)
+    for table in ("object", "change", "staged_object", "staged_change"):
+        assert database.fetch(f"TABLE opdbus.{table}") == [], table
+
+
+def test_another_machine_with_the_same_credentials_is_refused(database: FleetDatabase) -> None:
+    """Refuse a cloned host that comes with the credentials of the first, and name it."""
+    host = database.add("web1")
+    send(database, host, objects=STATES, machine="op-dbus/one")
+    with pytest.raises(AccessDenied, match="belong to another machine"):
+        send(database, host, objects=STATES[:1], machine="op-dbus/two")
+    ((conflict, objects),) = database.fetch(
+        "SELECT conflict, (SELECT count(*) FROM opdbus.object) FROM opdbus.host"
+    )
+    assert "op-dbus/two" in conflict
+    assert objects == len(STATES)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO opdbus.staged_object VALUES (2, 0, 'a', 'b', 'c', 1, '{}')",
+        "SELECT * FROM opdbus.object",
+        "SELECT * FROM opdbus.text",
+        "SELECT * FROM opdbus.host",
+        "SELECT body FROM opdbus.staged_object",
+        "UPDATE opdbus.host SET tags = '{}'",
+        "DELETE FROM opdbus.object",
+        "INSERT INTO opdbus.vector VALUES (1, '\\x00', '[1,2,3,4,5,6,7,8]')",
+        "SELECT opdbus.begin_epoch(2, 0, 'gap', NULL)",
+        "SELECT opdbus.apply_objects(2, 1::smallint)",
+        "SELECT opdbus.add_numerics('other', 'high', 768)",
+    ],
+)
+def test_a_host_reaches_only_its_own_rows(database: FleetDatabase, statement: str) -> None:
+    """Refuse every statement of a host that reads or writes what others have."""
+    web1, web2 = database.add("web1"), database.add("web2")
+    send(database, web2, objects=STATES)
+
+    async def run() -> None:
+        connection = await postgres.connect(database.url(web1), database.passwords[web1])
+        try:
+            await connection.fetch(statement)
+        finally:
+            await connection.close()
+
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        asyncio.run(run())
+
+
+def test_a_host_offers_vectors_of_its_own_texts_only(database: FleetDatabase) -> None:
+    """Take no vector of a text that the host has not sent, so that it learns nothing of others."""
+    web1, web2 = database.add("web1"), database.add("web2")
+    send(database, web1, objects=STATES[:1])
+    send(database, web2, objects=STATES[1:])
+
+    async def offer() -> int:
+        async with database.uplink(web1) as uplink:
+            return await uplink.offer_vectors(dict.fromkeys(map(text_digest, STATES), VECTOR))
+
+    assert asyncio.run(offer()) == 1
+
+
+def test_values_that_a_host_erased_are_erased_here(database: FleetDatabase) -> None:
+    """Erase the values of the rows that a row `forgot` names."""
+    host = database.add("web1")
+    rows = history(3)
+    send(database, host, changes=rows)
+    (forgot,) = history(1, 4, rows[-1].hash)
+    hashed = forgot.chained.replace('"changed"', '"forgot"')
+    import json
+
+    from opdbus.history.hash_chain import row_hash
+
+    fields = [["rows", "", "[[1,2]]"]]
+    details = {"fields": fields, "sentence": "values erased", "severity": "", "known": {}}
+    digest = row_hash(rows[-1].hash, json.loads(hashed))
+    send(
+        database,
+        host,
+        changes=[*rows, forgot._replace(chained=hashed, hash=digest, details=details)],
+    )
+    kept = "SELECT seq FROM opdbus.change WHERE fields IS NOT NULL ORDER BY seq"
+    assert database.fetch(kept) == [(3,), (4,)]
