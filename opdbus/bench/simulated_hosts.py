@@ -24,7 +24,7 @@ _STEMS: Final = (
 ).split()
 _PARTS: Final = ("", "-common", "-server", "-client", "-tools", "-doc", "-dev", "-utils", "-data",
                  "-core", "-extra", "-modules", "-plugins", "-libs")  # fmt: skip
-_ROLES: Final = ("keeps time", "serves web pages", "stores data", "rotates logs", "watches the host",
+_ROLES: Final = ("keeps time", "serves pages", "stores data", "rotates logs", "watches the host",
                  "forwards mail", "answers names", "runs containers", "backs up files")  # fmt: skip
 # The parts of a host's objects, in per mille, by the kind that they are made of.
 _MIX: Final = (
@@ -106,7 +106,7 @@ def drifted(thing: Thing) -> Thing:
     elif "active_state" in fields:
         fields |= {"active_state": "failed", "sub_state": "failed"}
     else:
-        key = sorted(fields)[-1]
+        key = max(fields)
         fields[key] = "drifted"
     return thing._replace(fields=fields)
 
