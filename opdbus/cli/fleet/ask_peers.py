@@ -30,14 +30,14 @@ _MOST: Final = 10
 _MOST_FIELDS: Final = 3
 
 
-@fleet.command()
+@fleet.command(name="compare")
 @click.argument("first", metavar="HOST")
 @click.argument("second", metavar="OTHER")
 @click.option("--kind", "kinds", metavar="NAME", multiple=True, help="Only this kind or plugin.")
 @click.option("-n", "--limit", type=COUNT, default=_MOST, help=f"Objects of a kind. [{_MOST}]")
 @as_json
 @click.pass_context
-def compare(
+def compare_two(
     context: click.Context,
     first: str,
     second: str,
@@ -54,7 +54,7 @@ def compare(
     async def ask(connection: asyncpg.Connection) -> ComparisonAnswer:
         from opdbus.fleet.questions import fleet_comparison
 
-        return await fleet_comparison.compare(connection, first, second, kinds)
+        return await fleet_comparison.compare_hosts(connection, first, second, kinds)
 
     answer = run_with_database(context, ask)
     if json_:

@@ -103,7 +103,7 @@ async def find_changes(
     terms = [term for term in query_terms.terms(asked.words) if term not in _ANY_CHANGE]
     narrow = [span.since, span.before or _FOREVER, hosts.ids, plugin, kind]
     words = await _weigh(connection, asked, terms, embed) if terms else None
-    rows = await _read(connection, narrow, words, is_dated=bool(span.since or span.before))
+    rows = await _read_rows(connection, narrow, words, is_dated=bool(span.since or span.before))
     groups = _group(rows, hosts, words)
     if words:
         least = fleet_search.LEAST_SHARE
@@ -163,7 +163,7 @@ async def _weigh(
     return _Words(weights, frozenset(hit.found.object_id for hit in found.hits))
 
 
-async def _read(
+async def _read_rows(
     connection: asyncpg.Connection,
     narrow: Sequence[object],
     words: _Words | None,

@@ -42,8 +42,8 @@ class PastHit(NamedTuple):
 class PastAnswer:
     """The hits at a time in microseconds since 1970, those of most hosts first; all are counted.
 
-    `hosts` are those whose history reaches so far; `not_reaching` names the others. `unknown` is
-    the number of objects whose values then are not kept.
+    `not_reaching` names the hosts whose history begins later: the hits are those of the others.
+    `unknown` is the number of objects whose values then are not kept.
     """
 
     hosts: Hosts
@@ -92,7 +92,7 @@ async def search_past(
     hits = [_hit(rows, past.reaching) for rows in found.values()]
     hits.sort(key=lambda each: (-round(each.share, 3), -len(each.where.on), each.object_id))
     return PastAnswer(
-        past.reaching,
+        hosts,
         asked,
         at,
         tuple(hits[:limit]),
