@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, BinaryIO, Final, NamedTuple
 
+import structlog
+
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import BusError, LimitsExceeded, OpDbusError
@@ -16,9 +18,14 @@ from opdbus.fleet.uplink import ChangeRow, HostFacts, StateRow
 from opdbus.history.checkpoint import origin
 from opdbus.state.object import Json, canonical
 
+log = structlog.get_logger()
+
 # Limits of a batch.
 BATCH_ROWS: Final = 500
 BATCH_BYTES: Final = 8 << 20
+# Larger states, and larger details of a row, are refused by the database.
+_MOST_BYTES: Final = 4 << 20
+_LONGEST_REASON: Final = 500
 # Rows of one read of history, so that large rows do not exceed a batch by much.
 _ROWS_A_READ: Final = 100
 # Objects whose vectors are looked at for what made them.
@@ -112,7 +119,8 @@ async def read_observers(client: Client) -> list[list[Json]]:
 
 
 def _observers(properties: Mapping[str, Json]) -> list[list[Json]]:
-    return [list(fit(list(row))) for row in properties.get("Observers", ())]
+    rows = properties.get("Observers", ())
+    return [fit([name, state, count, why[:_LONGEST_REASON]]) for name, state, count, why in rows]
 
 
 def unlisted_sources(observers: Iterable[Sequence[Json]]) -> frozenset[str]:
@@ -170,8 +178,11 @@ def _read_row(change: Mapping[str, Json]) -> ReadRow:
         details["fields"] = [[fit(path), *map(fit_json, values)] for path, *values in fields]
     chained = str(change["chained"])
     row = ChangeRow(change["seq"], chained, bytes.fromhex(change["hash"]), details)
-    size = len(chained) + sum(len(part) for field in fields for part in field)
-    return ReadRow(row, change["object"], size + len(change["sentence"]))
+    size = len(json.dumps(details))
+    if size > _MOST_BYTES // 2:  # the database's own format takes more
+        details["fields"], size = [], len(chained)
+        log.warning("values of a change are too large to send", row=row.seq)
+    return ReadRow(row, change["object"], size)
 
 
 async def read_states(
@@ -184,6 +195,9 @@ async def read_states(
         with file:
             for line in file:
                 row = _state_row(line)
+                if len(line) > _MOST_BYTES:
+                    log.warning("a state is too large to send", object="/".join(row[:3]))
+                    continue
                 found.append(row)
                 size += len(line)
                 if len(found) >= BATCH_ROWS or size >= BATCH_BYTES:

@@ -136,7 +136,6 @@ class Progress:
     batches: int = 0
     rows: int = 0
     objects: int = 0
-    removed: int = 0
     vectors: int = 0
 
     def say(self, text: str) -> None:

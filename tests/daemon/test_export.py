@@ -1,4 +1,4 @@
-"""All objects in one file: what Object1 says of each, and the same bytes after a restart."""
+"""What a program copies: all objects in one file, and history with what its hashes cover."""
 
 import asyncio
 import base64
@@ -143,6 +143,26 @@ async def test_vectors_come_with_what_made_them(client: Client, caller: Caller) 
         assert at % 10**6 == 0
     assert details["numerics"]
     assert (await exported(client, (UNKNOWN,), vectors=True))[0][0] == []
+
+
+@work_of(served, "shared")
+async def test_a_client_computes_the_chain_of_history(client: Client) -> None:
+    """Read all changes in parts with what their hashes cover, the same after values are erased."""
+    wanted = {"chain": True, "order": "oldest"}
+
+    async def verified() -> list[str]:
+        before, found = bytes(32), await client.changes(wanted, 10_000)
+        for number, row in enumerate(found, 1):
+            before = hashlib.sha256(b"\0" + before + row["chained"].encode()).digest()
+            assert (row["seq"], row["hash"]) == (number, before.hex())
+        return [row["hash"] for row in found]
+
+    hashes = await verified()
+    assert len(hashes) > 250
+    assert (await client.forget({"object": f"{STATE_PATH}/lab/box/shared"}))[0] >= 3
+    assert (await verified())[: len(hashes)] == hashes
+    newest = await client.changes({"chain": True}, 1)
+    assert newest[0]["seq"] > len(hashes)
 
 
 def test_the_same_state_has_the_same_bytes_after_a_restart(
