@@ -306,11 +306,13 @@ BEGIN
   RETURN taken;
 END $$;
 
--- The digests of the host's own stored objects.
+-- The digests of the host's own stored objects, and their sources.
 CREATE FUNCTION opdbus.own_digests()
-RETURNS TABLE (plugin text, kind text, name text, digest bytea)
+RETURNS TABLE (plugin text, kind text, name text, digest bytea, source text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT plugin, kind, name, content FROM opdbus.object WHERE host = opdbus.require_own_host()
+  SELECT object.plugin, object.kind, object.name, object.content, content.source
+  FROM opdbus.object JOIN opdbus.content ON content.digest = object.content
+  WHERE host = opdbus.require_own_host()
 $$;
 
 -- Replaces the host's drift; `rows` has (plugin, kind, name, class, severity, since, fields) each.
