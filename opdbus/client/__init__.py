@@ -276,6 +276,17 @@ class Client:
         """Return a file with the vectors of objects, as State1.Vectors; the caller closes it."""
         return _open_descriptor(await self._state.one("Vectors", "a{sv}", dict(wanted)))
 
+    async def export(
+        self, objects: Sequence[str], *, digests: bool = False, vectors: bool = False
+    ) -> BinaryIO:
+        """Return a file with a line for each object, as State1.Export; the caller closes it.
+
+        Without objects, all are exported. There is no time limit.
+        """
+        options = {"digests": digests, "vectors": vectors}
+        found = await self._state.ask_patiently("Export", "aoa{sv}", list(objects), options)
+        return _open_descriptor(found[0])
+
     async def object_at(self, path: str, at: int) -> dict[str, Json]:
         """Return an object as it was at a time, in microseconds since 1970."""
         content = await self._history.one("ObjectAt", "ota{sv}", path, at, {"large": True})
