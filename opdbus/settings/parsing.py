@@ -178,6 +178,24 @@ def host_names(text: str) -> tuple[str, ...]:
     return found
 
 
+def tcp_addresses(text: str) -> tuple[str, ...]:
+    """Parse addresses of TCP to listen on, separated by commas; at least one."""
+    found = addresses(text)
+    if not found or any("unix:" in each or "=" in each for each in found):
+        raise ValueError("ADDRESS:PORT or [ADDRESS]:PORT, several separated by commas")
+    return found
+
+
+def server_names(text: str) -> tuple[str, ...]:
+    """Parse names and addresses of a server, separated by commas."""
+    found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    if not all(
+        re.fullmatch(r"[a-z0-9_][a-z0-9._-]*|[0-9a-f:.]*:[0-9a-f:.]*", name) for name in found
+    ):
+        raise ValueError("names or addresses without ports, such as memory.example.org")
+    return found
+
+
 def fields(text: str) -> tuple[str, ...]:
     """Parse fields in the form plugin/kind:field, separated by commas."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
