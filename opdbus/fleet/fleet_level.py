@@ -1,5 +1,6 @@
 """The level of a fleet: the model that questions use, and the one that workers compute."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import asyncpg
@@ -63,11 +64,14 @@ async def read_progress(connection: asyncpg.Connection) -> Progress:
     return Progress(level.serving_level, level.wanted_level, row["done"], row["total"])
 
 
-def require_model(level: str) -> str:
-    """Return a level that has a model; raises ConfigError for `none`."""
+def settings_of(config: Config, level: str) -> Config:
+    """Return the settings for a level; raises ConfigError for `none`, which has no model."""
     if level == "none":
         raise ConfigError("the level none has no model: give static, low, medium or high")
-    return level
+    # OP_DBUS_MODEL is the folder of the configured level
+    return (
+        config if config.vector_level == level else replace(config, vector_level=level, model=None)
+    )
 
 
 async def change_level(connection: asyncpg.Connection, config: Config) -> int:
@@ -75,7 +79,8 @@ async def change_level(connection: asyncpg.Connection, config: Config) -> int:
 
     The model must be here, and runs its proof. Raises ConfigError, ModelError, ProviderError.
     """
-    async with open_level(config, require_model(config.vector_level)) as engine:
+    settings_of(config, config.vector_level)
+    async with open_level(config, config.vector_level) as engine:
         return await want(connection, await register(connection, engine))
 
 

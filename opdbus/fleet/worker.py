@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -99,7 +98,7 @@ class Worker:
 
     async def _open(self, level: str) -> "Embedder":
         """Open an engine in the place of the one before."""
-        config = self._settings(level)
+        config = fleet_level.settings_of(self._config, level)
         await self._stack.aclose()
         self._engine = None
         began = time.monotonic()
@@ -112,12 +111,6 @@ class Worker:
             seconds=round(time.monotonic() - began, 1),
         )
         return self._engine
-
-    def _settings(self, level: str) -> Config:
-        if self._config.vector_level == fleet_level.require_model(level):
-            return self._config
-        # OP_DBUS_MODEL is the folder of the configured level
-        return replace(self._config, vector_level=level, model=None)
 
     async def _use(self, connection: asyncpg.Connection, engine: "Embedder") -> None:
         self._model = await vector_store.register(connection, engine)
@@ -175,8 +168,9 @@ class Worker:
             return
         reason = "its engine computes other numerics here: set OP_DBUS_PRECISION"
         if self._model.engine.level != fleet.wanted_level:
+            config = fleet_level.settings_of(self._config, fleet.wanted_level)
             try:
-                await asyncio.to_thread(require_level, self._settings(fleet.wanted_level))
+                await asyncio.to_thread(require_level, config)
             except (ModelError, ProviderError) as error:
                 reason = str(error)
             else:

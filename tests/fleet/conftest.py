@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from opdbus import config
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from harness.fleets import FleetDatabase
+
+    from opdbus.config import Config
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what is marked `fleet`, unless it is asked for."""
+    if items and "fleet" not in items[0].config.option.markexpr:
+        long = [item for item in items if item.get_closest_marker("fleet")]
+        items[0].config.hook.pytest_deselected(long)
+        items[:] = [item for item in items if item not in long]
 
 
 @pytest.fixture
@@ -22,3 +36,12 @@ def database() -> Iterator[FleetDatabase]:
 
     with fleet_database() as found:
         yield found
+
+
+@pytest.fixture
+def static(tmp_path: Path) -> Config:
+    """Give settings of the static level, which is part of op-dbus."""
+    return config.load(
+        {"HOME": str(tmp_path), "OP_DBUS_STATE_DIR": str(tmp_path / "state")},
+        {"vector_level": "static"},
+    )

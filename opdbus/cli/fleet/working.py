@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from opdbus.cli import output
 from opdbus.cli.fleet import find_database, fleet, require_library, run_with_database
 from opdbus.cli.root import NumberIn, as_json, level_names, load_settings
-from opdbus.errors import OpDbusError
+from opdbus.errors import ConfigError, OpDbusError
+from opdbus.settings.parsing import decimal
 
 if TYPE_CHECKING:
     import asyncpg
 
     from opdbus.config import Config
 
-_THREADS = NumberIn(range(1, 4097))
+_CONNECT_SECONDS: Final = 5.0
+_THREADS: Final = NumberIn(range(1, 4097))
 
 
 @fleet.command()
@@ -84,14 +87,11 @@ def level(context: click.Context, wanted: str, json_: bool) -> None:
 
 
 @fleet.command()
-@click.option("--ray", "address", metavar="ADDRESS", default="", help="A Ray cluster's address.")
-@click.option("--level", metavar="LEVEL", default="", shell_complete=level_names)
+@click.option("--ray", "address", metavar="ADDRESS", default="local", help="The cluster. [local]")
 @click.option("--threads", type=_THREADS, default=1, help="Threads of each engine. [1]")
 @click.option("--actors", type=_THREADS, help="Engines at a time; by default all GPUs or CPUs.")
 @click.pass_context
-def embed(
-    context: click.Context, address: str, level: str, threads: int, actors: int | None
-) -> None:
+def embed(context: click.Context, address: str, threads: int, actors: int | None) -> None:
     """Compute all vectors that the fleet lacks now, by Ray.
 
     Without `--ray`, Ray runs on this machine. Workers may run beside it.
@@ -99,9 +99,21 @@ def embed(
     require_library()
     from opdbus.fleet.ray_embed import RayRun
 
-    settings = _settings(context, level, threads)
-    run = RayRun(settings, *find_database(context), threads, actors)
-    click.echo(f"{run.run(address):,} texts were computed")
+    _require_cluster(address)
+    run = RayRun(_settings(context, "", threads), *find_database(context), threads, actors)
+    click.echo(f"{run.embed(address):,} texts were computed")
+
+
+def _require_cluster(address: str) -> None:
+    """Raise ConfigError if nothing listens at HOST:PORT, for which Ray would wait many minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    number = decimal(port)
+    if not host or number is None:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), number), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"no Ray cluster answers at {address}: {error}") from None
 
 
 def _settings(context: click.Context, level: str, threads: int | None = None) -> Config:
