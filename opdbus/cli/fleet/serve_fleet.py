@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from opdbus.cli.fleet import find_database, fleet, require_library
 from opdbus.cli.root import level_names, load_settings
-from opdbus.errors import OpDbusError
+from opdbus.errors import InvalidArgs, OpDbusError
+from opdbus.settings import parsing
 
 if TYPE_CHECKING:
     from opdbus.fleet.embedded_server import EmbeddedServer
@@ -98,14 +100,23 @@ def serve(
         from opdbus import log
         from opdbus.fleet import fleet_server
 
-        given = {"fleet_listen": ",".join(listen), "fleet_names": ",".join(names)}
-        settings = load_settings(context.obj | {key: text for key, text in given.items() if text})
+        settings = load_settings(context.obj)
         log.configure(settings, os.environ)
         options = fleet_server.ServeOptions(
-            context.meta["folder"], settings.fleet_listen, settings.fleet_names, level
+            context.meta["folder"],
+            listen or settings.fleet_listen,
+            _parse_names(names) or settings.fleet_names,
+            level,
         )
         service = notify.connect(os.environ, os.getpid())
         asyncio.run(fleet_server.serve(options, service, click.echo))
     except OpDbusError as error:
         notify.leave(os.environ, os.getpid(), error)
         raise
+
+
+def _parse_names(given: Sequence[str]) -> Sequence[str]:
+    try:
+        return parsing.server_names(",".join(given))
+    except ValueError as error:
+        raise InvalidArgs(f"--name {' '.join(given)} is not accepted: {error}") from None
