@@ -45,7 +45,7 @@ def main() -> None:
 _COMMANDS: Final = (
     "local status top drifting declaring find_objects show_insight mapping show_history alerts"
     " proving facts changing models measure_engine gateway gateway.mcp gateway.open_page fleet"
-    " fleet.working"
+    " fleet.working fleet.witnessing"
 )
 
 

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what is marked `fleet`, unless it is asked for."""
     if items and "fleet" not in items[0].config.option.markexpr:
         long = [item for item in items if item.get_closest_marker("fleet")]
-        items[0].config.hook.pytest_deselected(long)
+        items[0].config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
 
 
