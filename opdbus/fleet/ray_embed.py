@@ -4,7 +4,6 @@ A batch that Ray runs again, since its actor was lost, finds the tasks that are 
 """
 
 import asyncio
-import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,7 +57,6 @@ class RayRun:
 
     def embed(self, address: str = "local") -> int:
         """Compute all vectors that are due, on a cluster; return the number of texts."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray.data
         except ModuleNotFoundError:

@@ -100,6 +100,7 @@ def embed(context: click.Context, address: str, threads: int, actors: int | None
     from opdbus.fleet.ray_embed import RayRun
 
     _require_cluster(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     run = RayRun(_settings(context, "", threads), *find_database(context), threads, actors)
     click.echo(f"{run.embed(address):,} texts were computed")
 
