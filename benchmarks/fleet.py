@@ -36,8 +36,13 @@ from harness.running import Bus, Running
 
 from opdbus.bench.figures import percentiles
 from opdbus.client import Client
-from opdbus.fleet import administration, postgres, questions
+from opdbus.fleet import administration, postgres
 from opdbus.fleet.embedded_server import SUPERUSER, EmbeddedServer
+from opdbus.fleet.questions.fleet_comparison import compare
+from opdbus.fleet.questions.fleet_scope import Scope
+from opdbus.fleet.questions.fleet_search import search
+from opdbus.fleet.questions.peers import find_missing, find_odd
+from opdbus.fleet.questions.vector_ranks import Numerics
 from opdbus.fleet.uplink import ChangeRow, HostFacts, StateRow, Uplink
 from opdbus.history.hash_chain import row_hash
 from opdbus.state.object import canonical
@@ -313,21 +318,31 @@ async def ask_all(
     """Return the milliseconds of each question of the fleet."""
     async with postgres.connected(url, password) as connection:
 
-        async def search(number: int) -> None:
+        async def embed(text: str, wanted: Sequence[Numerics]) -> dict[str, list[float]]:
+            (row,) = await vectors.client.vectorize([text])
+            return {each.name: row for each in wanted if each.name == vectors.numerics}
+
+        async def ask(number: int) -> None:
+            await search(connection, QUESTIONS[number % len(QUESTIONS)], embed=embed)
+
+        async def ask_filtered(number: int) -> None:
             question = QUESTIONS[number % len(QUESTIONS)]
-            _, row = await vectors.client.vectorize_raw([question])
-            given = {vectors.numerics: np.frombuffer(row, np.float32).tolist()}
-            await questions.search(connection, question, given)
+            scope = Scope(tags=(f"role{number % ROLES}",))
+            await search(connection, question, embed=embed, scope=scope)
 
-        async def compare(number: int) -> None:
+        async def compare_two(number: int) -> None:
             names = [hosts[(number + each) % len(hosts)].name for each in (0, 1)]
-            await questions.compare(connection, *names)
+            await compare(connection, *names)
 
-        await search(0)
         return {
-            "search": await timed(count, search),
-            "odd": await timed(5, lambda _: questions.odd(connection, "sim")),
-            "compare": await timed(10, compare),
+            "search": await timed(count, ask),
+            "search of the hosts with a tag": await timed(count // 4, ask_filtered),
+            "odd": await timed(10, lambda _: find_odd(connection)),
+            "odd of the hosts with a tag": await timed(
+                10, lambda each: find_odd(connection, Scope(tags=(f"role{each % ROLES}",)))
+            ),
+            "missing": await timed(10, lambda _: find_missing(connection)),
+            "compare": await timed(20, compare_two),
         }
 
 
