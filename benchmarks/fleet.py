@@ -1,9 +1,9 @@
 """A fleet's server under simulated hosts: load, changes, questions, disk and memory.
 
 `PYTHONPATH=.:tests python benchmarks/fleet.py [--hosts 200] [--objects 2000] [--json FILE]`: the
-hosts are made of this host's own objects, as a daemon observes them: packages and files are shared,
-addresses and names are each host's own, some packages have another version on some hosts, and some
-values differ on one host. Each host sends as the sender does, over the server's unix socket.
+hosts are made of this host's own objects, as a daemon observes them: most packages and files are shared, some
+by the hosts of one role, addresses and one object in twenty are each host's own, some packages have
+another version on some hosts, and some values differ on one host. Each host sends as the sender does, over the server's unix socket.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ ROOT = Path(__file__).parents[1]
 OWN_KINDS = {"net", "system", "devices", "login1", "mounts"}
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b")
 VERSION = re.compile(r"\d+(?=\D*$)")
-# Shares of objects: of one role of hosts only, packages with another version on some hosts, files
-# with a content of their own, and values that have drifted.
-ROLES, OF_A_ROLE, PATCHED, WAVES, OWN_FILES, DRIFTED = 4, 0.12, 0.05, 4, 0.05, 0.01
+# Shares of objects: of one role of hosts only; of one host only, as containers, accounts and sites
+# are; packages with another version on some hosts; files with a content of their own; and values
+# that have drifted.
+ROLES, OF_A_ROLE, OWN, PATCHED, WAVES, OWN_FILES, DRIFTED = 4, 0.12, 0.05, 0.05, 4, 0.05, 0.01
 BATCH = 500
 QUESTIONS = (
     "web server",
@@ -168,6 +169,10 @@ class Host:
         if state["plugin"] in OWN_KINDS:
             ours = f"10.{number // 250}.{number % 250}"
             changed = ADDRESS.sub(lambda found: _address(found[0], ours, number), text)
+        elif share > 1 - OWN:
+            name = f"{state['name']}-{self.name}"
+            own = {"name": name, "text": state["text"].replace(state["name"], name)}
+            changed = canonical(state | own)
         elif state["plugin"] == "packages" and share < PATCHED:
             version = str((state["observed"] or {}).get("version", "0"))
             changed = text.replace(version, VERSION.sub(str(number % WAVES), version))
