@@ -1,9 +1,10 @@
-"""A fleet's server under simulated hosts: load, changes, questions, disk and memory.
+"""A fleet's server under simulated hosts: load, changes, questions, disk, memory, recovery.
 
 `PYTHONPATH=.:tests python benchmarks/fleet.py [--hosts 200] [--objects 2000] [--json FILE]`: the
-hosts are made of this host's own objects, as a daemon observes them: most packages and files are shared, some
-by the hosts of one role, addresses and one object in twenty are each host's own, some packages have
-another version on some hosts, and some values differ on one host. Each host sends as the sender does, over the server's unix socket.
+hosts are made of this host's own objects, as a daemon observes them: most packages and files are
+shared, some by the hosts of one role, addresses and one object in twenty are each host's own, some
+packages have another version on some hosts, and some values differ on one host. Each host sends as
+the sender does, over the server's unix socket.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import platform
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -478,7 +480,15 @@ def processor_seconds(root: int) -> float:
 async def serve(given: argparse.Namespace, address: str) -> dict[str, Any]:
     """Run the server in a folder of its own."""
     async with Client(address) as client, EmbeddedServer(given.folder) as server:
-        return await run(given, client, server)
+        report = await run(given, client, server)
+        os.killpg(server.pid, signal.SIGKILL)
+        await server.wait()
+    began = time.perf_counter()
+    async with EmbeddedServer(given.folder) as server:
+        report["start after kill -9, seconds"] = round(time.perf_counter() - began, 1)
+        async with postgres.connected(server.url, server.password) as connection:
+            await connection.fetchval("SELECT count(*) FROM opdbus.object")
+    return report
 
 
 def main() -> None:
