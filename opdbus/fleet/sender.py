@@ -16,6 +16,7 @@ from opdbus.fleet import host_reader
 from opdbus.fleet.host_reader import BATCH_ROWS, Model
 from opdbus.fleet.uplink import ChangeRow, StateRow, Uplink
 from opdbus.platform.tasks import at_most, cancel, signals, until_first_ends
+from opdbus.state.object import Json
 from opdbus.systemd.notify import Systemd
 
 log = structlog.get_logger()
@@ -167,7 +168,7 @@ class Sender:
         self._fault = ""
         self._retries = 0
         # by time.monotonic()
-        self._compared_at = self._alive_at = self._drift_at = float("-inf")
+        self._compared_at = self._alive_at = self._drift_at = self._sent_at = float("-inf")
 
     async def run(self) -> None:
         """Send until cancelled; faults are logged, and it goes on."""
@@ -270,15 +271,18 @@ class Sender:
                 self._compared_at += self._pace.refused - self._pace.comparison
             news.has_drift = True
             self._drift_at = float("-inf")
-        await session.send_news()
+        if await session.send_news():
+            self._sent_at = time.monotonic()
         if news.has_vectors:
             await session.send_late_vectors()
-        if news.has_drift and time.monotonic() >= self._drift_due():
-            await session.send_drift()
-            self._drift_at = time.monotonic()
         if time.monotonic() >= self._alive_at + self._pace.keep_alive:
             await session.keep_alive()
             self._alive_at = time.monotonic()
+            # drift below the threshold comes without a signal, after what made it
+            news.has_drift |= self._alive_at < self._sent_at + 2 * self._pace.keep_alive
+        if news.has_drift and time.monotonic() >= self._drift_due():
+            await session.send_drift()
+            self._drift_at = time.monotonic()
 
 
 class _Session:
@@ -294,6 +298,8 @@ class _Session:
         self._memory = memory
         self._progress = progress
         self._last = 0
+        # the drift that was sent over this connection
+        self._drift: list[list[Json]] | None = None
         # states are those of this row of history or of later ones
         self._compared_to = 0
 
@@ -348,8 +354,12 @@ class _Session:
         await self._uplink.end_comparison()
         return True
 
-    async def send_news(self) -> None:
-        """Send new rows of history, and the states of all objects that changed."""
+    async def send_news(self) -> bool:
+        """Send new rows of history, and the states of all objects that changed.
+
+        Return whether there were any.
+        """
+        has_news = False
         while True:
             self._last = await self._client.last_row()
             rows = await host_reader.read_changes(self._client, self.seq, self._last)
@@ -360,8 +370,9 @@ class _Session:
             if len(objects) < BATCH_ROWS:
                 objects.update(dict.fromkeys(self._news.take_changed()))
             if not rows and not objects:
-                return
+                return has_news
             await self._send_batch([r.row for r in rows], list(objects), is_last=True)
+            has_news = True
 
     async def _send_batch(
         self, changes: list[ChangeRow], objects: list[str], *, is_last: bool
@@ -412,9 +423,12 @@ class _Session:
         await self._offer(wanted)
 
     async def send_drift(self) -> None:
-        """Replace the drift."""
+        """Replace the drift, unless it is the same as the last time."""
         self._news.has_drift = False
-        await self._uplink.put_drift(await host_reader.read_drift(self._client))
+        drift = await host_reader.read_drift(self._client)
+        if drift != self._drift:
+            await self._uplink.put_drift(drift)
+            self._drift = drift
 
     async def keep_alive(self) -> None:
         """Say that this host is there, and how its observers are."""

@@ -142,13 +142,15 @@ def facts(machine: str, first: int = 1, last: int = 0, numerics: str = NUMERICS)
     return HostFacts(machine, "1", "medium", numerics, DIMENSION, first, last)
 
 
-def state_row(name: str, text: str = "", plugin: str = "app", **observed: Any) -> StateRow:
+def state_row(
+    name: str, text: str = "", plugin: str = "app", source: str = "live:test", **observed: Any
+) -> StateRow:
     """Return the row of an observed object."""
     state = {
         "plugin": plugin,
         "kind": "service",
         "name": name,
-        "source": "live:test",
+        "source": source,
         "declared": None,
         "observed": observed,
         "text": text or f"service {name} {observed}",
