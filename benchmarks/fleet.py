@@ -15,7 +15,6 @@ import base64
 import hashlib
 import json
 import os
-import platform
 import random
 import re
 import shutil
@@ -37,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from harness.running import Bus, Running
 
 from opdbus.bench.figures import percentiles
+from opdbus.bench.machine import describe
 from opdbus.client import Client
 from opdbus.fleet import administration, postgres
 from opdbus.fleet.embedded_server import SUPERUSER, EmbeddedServer
@@ -521,7 +521,7 @@ def main() -> None:
             shutil.rmtree(given.folder)
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "machine": describe().line,
         "hosts": given.hosts,
         "objects of each": given.objects,
         **figures,
