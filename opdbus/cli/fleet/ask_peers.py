@@ -54,7 +54,7 @@ def compare_two(
     async def ask(connection: asyncpg.Connection) -> ComparisonAnswer:
         from opdbus.fleet.questions import fleet_comparison
 
-        return await fleet_comparison.compare_hosts(connection, first, second, kinds)
+        return await fleet_comparison.compare(connection, first, second, kinds)
 
     answer = run_with_database(context, ask)
     if json_:

@@ -85,7 +85,7 @@ class _Pair(NamedTuple):
     other: str = ""
 
 
-async def compare_hosts(
+async def compare(
     connection: asyncpg.Connection, first: str, second: str, kinds: Sequence[str] = ()
 ) -> ComparisonAnswer:
     """Compare two hosts; `kinds` are the only ones, as KIND or PLUGIN. Raises InvalidArgs."""
