@@ -21,7 +21,7 @@ from opdbus.platform import pip
 SUPERUSER: Final = "opdbus_admin"
 DATABASE: Final = "opdbus"
 # Users that run the server for root, the first that exists.
-_ACCOUNTS: Final = ("op-dbus-fleet", "postgres", "nobody")
+_ACCOUNTS: Final = ("op-dbus-fleet-server", "postgres", "nobody")
 _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 30.0
 # The package's server is built without TLS, so that it listens on its unix socket only.
@@ -38,7 +38,8 @@ maintenance_work_mem = 256MB
 max_wal_size = 2GB
 wal_compression = pglz
 random_page_cost = 1.1
-max_connections = 200
+max_connections = 1000
+authentication_timeout = 15s
 jit = off
 log_timezone = UTC
 timezone = UTC
@@ -76,6 +77,11 @@ class EmbeddedServer:
         """The superuser's URL, without the password, by the unix socket."""
         run = quote(str(self._run.resolve()), safe="")
         return f"postgresql://{SUPERUSER}@/{DATABASE}?host={run}"
+
+    @property
+    def socket(self) -> Path:
+        """The unix socket that it listens on."""
+        return self._run.resolve() / ".s.PGSQL.5432"
 
     @property
     def password(self) -> str:

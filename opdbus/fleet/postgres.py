@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -43,10 +43,11 @@ class Migration(NamedTuple):
 
 
 def without_password(url: str) -> str:
-    """Return a database's URL without its password."""
+    """Return a database's URL without its password, and without names of files."""
     parts = urlsplit(url)
     user, has_user, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + has_user + place))
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] == "host"], safe="/")
+    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + has_user + place, query=query))
 
 
 @contextmanager
@@ -109,6 +110,8 @@ async def connect(
                     "search_path": "public",
                 },
             )
+        except ssl.SSLError:  # some are ValueErrors too
+            raise
         except (ValueError, asyncpg.ClientConfigurationError) as error:
             raise ConfigError(f"{without_password(url)}: {error}") from None
 

@@ -79,19 +79,16 @@ async def test_kills_and_a_bad_network(daemons: Callable[..., Running], tmp_path
     rng = random.Random(39)  # noqa: S311 -- the same faults each time
     file = replace(tmp_path / "state.json", json.dumps(DECLARED))
     daemon = daemons(STATE_FILE=file).start()
-    for name in ("db", "proxy"):
-        (tmp_path / name).mkdir()
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     log = tmp_path / "sender.log"
-    async with crashing_database(tmp_path / "db") as database:
-        server = database.server
+    async with crashing_database(tmp_path / "db") as (server, database):
         password = await asyncio.to_thread(
             database.run, lambda each: administration.add_host(each, "web1", ())
         )
         database.passwords["web1"] = password
         host = FleetHost(daemon, database, "web1")
-        async with Proxy(tmp_path / "proxy", server.folder / "run") as proxy:
+        async with Proxy(tmp_path / "proxy", database) as proxy:
             host.url = proxy.url(host)
             proxy.fault = bad_network(rng)
             process = host.process(log)
