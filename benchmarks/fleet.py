@@ -1,9 +1,10 @@
-"""A fleet's server under simulated hosts: load, changes, questions, disk and memory.
+"""A fleet's server under simulated hosts: load, changes, questions, disk, memory, recovery.
 
 `PYTHONPATH=.:tests python benchmarks/fleet.py [--hosts 200] [--objects 2000] [--json FILE]`: the
-hosts are made of this host's own objects, as a daemon observes them: packages and files are shared,
-addresses and names are each host's own, some packages have another version on some hosts, and some
-values differ on one host. Each host sends as the sender does, over the server's unix socket.
+hosts are made of this host's own objects, as a daemon observes them: most packages and files are
+shared, some by the hosts of one role, addresses and one object in twenty are each host's own, some
+packages have another version on some hosts, and some values differ on one host. Each host sends as
+the sender does, over the server's unix socket.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import base64
 import hashlib
 import json
 import os
-import platform
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -35,9 +36,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from harness.running import Bus, Running
 
 from opdbus.bench.figures import percentiles
+from opdbus.bench.machine import describe
 from opdbus.client import Client
-from opdbus.fleet import administration, postgres, questions
+from opdbus.fleet import administration, postgres
 from opdbus.fleet.embedded_server import SUPERUSER, EmbeddedServer
+from opdbus.fleet.questions.fleet_comparison import compare
+from opdbus.fleet.questions.fleet_scope import Scope
+from opdbus.fleet.questions.fleet_search import search
+from opdbus.fleet.questions.peers import find_missing, find_odd
+from opdbus.fleet.questions.vector_ranks import Numerics
 from opdbus.fleet.uplink import ChangeRow, HostFacts, StateRow, Uplink
 from opdbus.history.hash_chain import row_hash
 from opdbus.state.object import canonical
@@ -47,8 +54,10 @@ ROOT = Path(__file__).parents[1]
 OWN_KINDS = {"net", "system", "devices", "login1", "mounts"}
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b")
 VERSION = re.compile(r"\d+(?=\D*$)")
-# Shares of objects: packages with another version on some hosts, and values of one host only.
-PATCHED, WAVES, DRIFTED = 0.05, 4, 0.01
+# Shares of objects: of one role of hosts only; of one host only, as containers, accounts and sites
+# are; packages with another version on some hosts; files with a content of their own; and values
+# that have drifted.
+ROLES, OF_A_ROLE, OWN, PATCHED, WAVES, OWN_FILES, DRIFTED = 4, 0.12, 0.05, 0.05, 4, 0.05, 0.01
 BATCH = 500
 QUESTIONS = (
     "web server",
@@ -146,29 +155,35 @@ async def settled(client: Client) -> None:
 class Host:
     """A simulated host: its states, its history, and the time that its changes have waited."""
 
-    def __init__(self, number: int, states: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, number: int, states: Sequence[dict[str, Any]], count: int) -> None:
         self.name = f"sim{number:04}"
+        self.tags = ["sim", f"role{number % ROLES}"]
         self.random = random.Random(number)  # noqa: S311 -- a simulation
-        self.states = [self._own(number, place, state) for place, state in enumerate(states)]
+        ours = [state for state in states if _role(state) in {None, number % ROLES}]
+        self.states = [self._own(number, state) for state in ours[:count]]
         self.changed: deque[tuple[float, int, ChangeRow]] = deque()
         self._seq, self._hash = 0, bytes(32)
 
-    def _own(self, number: int, place: int, state: dict[str, Any]) -> dict[str, Any]:
+    def _own(self, number: int, state: dict[str, Any]) -> dict[str, Any]:
         """Return an object as this host has it."""
-        text = canonical(state)
+        text, share = canonical(state), _share(state)
+        changed = text
         if state["plugin"] in OWN_KINDS:
             ours = f"10.{number // 250}.{number % 250}"
-            text = ADDRESS.sub(lambda found: _address(found[0], ours, number), text)
-        elif state["plugin"] == "packages" and place % round(1 / PATCHED) == 0:
-            version = (state["observed"] or {}).get("version", "")
-            text = (
-                text.replace(version, VERSION.sub(str(number % WAVES), version))
-                if version
-                else text
-            )
+            changed = ADDRESS.sub(lambda found: _address(found[0], ours, number), text)
+        elif share > 1 - OWN:
+            name = f"{state['name']}-{self.name}"
+            own = {"name": name, "text": state["text"].replace(state["name"], name)}
+            changed = canonical(state | own)
+        elif state["plugin"] == "packages" and share < PATCHED:
+            version = str((state["observed"] or {}).get("version", "0"))
+            changed = text.replace(version, VERSION.sub(str(number % WAVES), version))
+        elif state["plugin"] == "files" and share < OWN_FILES:
+            own = (state["observed"] or {}) | {"sha256": digest(self.name + state["name"]).hex()}
+            changed = canonical(state | {"observed": own})
         elif self.random.random() < DRIFTED:
-            text = text.replace('"enabled"', '"disabled"').replace("enabled", "disabled")
-        return dict(json.loads(text)) if text != canonical(state) else state
+            changed = text.replace("enabled", "disabled")
+        return dict(json.loads(changed)) if changed != text else state
 
     def change(self) -> tuple[str, tuple[float, int, ChangeRow]]:
         """Change a value of a random object; return its new text, and what is to be sent."""
@@ -209,6 +224,17 @@ class Host:
             1,
             self._seq,
         )
+
+
+def _share(state: dict[str, Any]) -> float:
+    """Return a number from 0 to 1 by the name of an object, the same on all hosts."""
+    return digest(f"{state['plugin']}/{state['name']}")[0] / 256
+
+
+def _role(state: dict[str, Any]) -> int | None:
+    """Return the only role that has an object; None if all have it."""
+    share = digest(f"role of {state['plugin']}/{state['name']}")[0] / 256
+    return int(share / OF_A_ROLE * ROLES) if share < OF_A_ROLE else None
 
 
 def _address(found: str, ours: str, number: int) -> str:
@@ -268,7 +294,7 @@ async def timed(count: int, ask: Callable[[int], Awaitable[Any]]) -> dict[str, f
         await ask(number)
         seconds.append(time.perf_counter() - began)
     found = percentiles(seconds, 50, 99, 100)
-    return {name: round(1000 * found[cut], 1) for name, cut in NAMES.items()}
+    return {name: round(found[cut], 1) for name, cut in NAMES.items()}
 
 
 NAMES = {"p50 ms": "p50", "p99 ms": "p99", "max ms": "p100"}
@@ -299,21 +325,31 @@ async def ask_all(
     """Return the milliseconds of each question of the fleet."""
     async with postgres.connected(url, password) as connection:
 
-        async def search(number: int) -> None:
+        async def embed(text: str, wanted: Sequence[Numerics]) -> dict[str, list[float]]:
+            (row,) = await vectors.client.vectorize([text])
+            return {each.name: row for each in wanted if each.name == vectors.numerics}
+
+        async def ask(number: int) -> None:
+            await search(connection, QUESTIONS[number % len(QUESTIONS)], embed=embed)
+
+        async def ask_filtered(number: int) -> None:
             question = QUESTIONS[number % len(QUESTIONS)]
-            _, row = await vectors.client.vectorize_raw([question])
-            given = {vectors.numerics: np.frombuffer(row, np.float32).tolist()}
-            await questions.search(connection, question, given)
+            scope = Scope(tags=(f"role{number % ROLES}",))
+            await search(connection, question, embed=embed, scope=scope)
 
-        async def compare(number: int) -> None:
+        async def compare_two(number: int) -> None:
             names = [hosts[(number + each) % len(hosts)].name for each in (0, 1)]
-            await questions.compare(connection, *names)
+            await compare(connection, *names)
 
-        await search(0)
         return {
-            "search": await timed(count, search),
-            "odd": await timed(5, lambda _: questions.odd(connection, "sim")),
-            "compare": await timed(10, compare),
+            "search": await timed(count, ask),
+            "search of the hosts with a tag": await timed(count // 4, ask_filtered),
+            "odd": await timed(10, lambda _: find_odd(connection)),
+            "odd of the hosts with a tag": await timed(
+                10, lambda each: find_odd(connection, Scope(tags=(f"role{each % ROLES}",)))
+            ),
+            "missing": await timed(10, lambda _: find_missing(connection)),
+            "compare": await timed(20, compare_two),
         }
 
 
@@ -357,8 +393,9 @@ async def run(given: argparse.Namespace, client: Client, server: EmbeddedServer)
     """Load the hosts, measure questions at rest and under changes, and return the report."""
     url, password = server.url, server.password
     vectors = Vectors(client)
-    states = await template(client, vectors, given.objects)
-    hosts = [Host(number, states) for number in range(given.hosts)]
+    # no host has what only other roles have
+    states = await template(client, vectors, round(given.objects * (1 + 2 * OF_A_ROLE)))
+    hosts = [Host(number, states, given.objects) for number in range(given.hosts)]
     began = time.perf_counter()
     await vectors.add([state["text"] for host in hosts for state in host.states])
     report: dict[str, Any] = {
@@ -367,7 +404,7 @@ async def run(given: argparse.Namespace, client: Client, server: EmbeddedServer)
     async with postgres.connected(url, password) as connection:
         await postgres.migrate(connection)
         passwords = {
-            host.name: await administration.add_host(connection, host.name, ["sim"])
+            host.name: await administration.add_host(connection, host.name, host.tags)
             for host in hosts
         }
     async with AsyncExitStack() as stack:
@@ -417,7 +454,7 @@ async def run(given: argparse.Namespace, client: Client, server: EmbeddedServer)
         report["under changes"] = {
             "changes/s wanted": given.rate,
             "changes/s stored": round(len(waits) / seconds, 1),
-            "change to commit": {name: round(1000 * found[cut], 1) for name, cut in NAMES.items()},
+            "change to commit": {name: round(found[cut], 1) for name, cut in NAMES.items()},
             "server, processors": round(spent / seconds, 2),
             "questions": await asked,
         }
@@ -443,7 +480,15 @@ def processor_seconds(root: int) -> float:
 async def serve(given: argparse.Namespace, address: str) -> dict[str, Any]:
     """Run the server in a folder of its own."""
     async with Client(address) as client, EmbeddedServer(given.folder) as server:
-        return await run(given, client, server)
+        report = await run(given, client, server)
+        os.killpg(server.pid, signal.SIGKILL)
+        await server.wait()
+    began = time.perf_counter()
+    async with EmbeddedServer(given.folder) as server:
+        report["start after kill -9, seconds"] = round(time.perf_counter() - began, 1)
+        async with postgres.connected(server.url, server.password) as connection:
+            await connection.fetchval("SELECT count(*) FROM opdbus.object")
+    return report
 
 
 def main() -> None:
@@ -476,7 +521,7 @@ def main() -> None:
             shutil.rmtree(given.folder)
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "machine": describe().line,
         "hosts": given.hosts,
         "objects of each": given.objects,
         **figures,

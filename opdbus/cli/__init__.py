@@ -46,6 +46,8 @@ _COMMANDS: Final = (
     "local status top drifting declaring find_objects show_insight mapping show_history alerts"
     " proving facts changing models measure_engine gateway gateway.mcp gateway.open_page fleet"
     " fleet.serve_fleet fleet.fleet_hosts"
+    " fleet.sending"
+    " fleet.working fleet.witnessing"
 )
 
 

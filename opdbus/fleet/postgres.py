@@ -17,6 +17,11 @@ _FILE: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
 _CONNECT_SECONDS: Final = 15.0
 # Rows of PostgreSQL's classes 08, 53 and 57: the server is away, full or restarting.
 _AWAY: Final = ("08", "53", "57")
+_NO_SCHEMA: Final = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InvalidSchemaNameError,
+)
 # The lock of all migrations, whatever database: any number will do.
 _LOCK: Final = 0x6F70_6462
 _OLDEST_SERVER: Final = 140000
@@ -55,7 +60,7 @@ def translate_errors(url: str) -> Iterator[None]:
         raise AccessDenied(f"{place} refuses this login: {error}") from None
     except asyncpg.InsufficientPrivilegeError as error:
         raise AccessDenied(f"{place}: {error}{_hint(error)}") from None
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+    except _NO_SCHEMA as error:
         raise ConfigError(
             f"{place} has no schema of this version: {error}; `op-dbus fleet init` makes it"
         ) from None
@@ -64,7 +69,7 @@ def translate_errors(url: str) -> Iterator[None]:
     except asyncpg.PostgresError as error:
         kind = DatabaseUnreachable if error.sqlstate[:2] in _AWAY else OpDbusError
         raise kind(f"{place}: {error}{_hint(error)}") from None
-    except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+    except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise DatabaseUnreachable(f"{place} cannot be reached: {_reason(error)}") from None
 
 
@@ -81,8 +86,12 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-async def connect(url: str, password: str | None = None) -> asyncpg.Connection:
+async def connect(
+    url: str, password: str | None = None, seconds: float | None = None
+) -> asyncpg.Connection:
     """Connect to postgresql://USER@HOST/DATABASE; the caller closes the connection.
+
+    A statement that takes longer than `seconds` is cancelled.
 
     Raises ConfigError, AccessDenied or DatabaseUnreachable.
     """
@@ -94,6 +103,7 @@ async def connect(url: str, password: str | None = None) -> asyncpg.Connection:
                 url,
                 password=password,
                 timeout=_CONNECT_SECONDS,
+                command_timeout=seconds,
                 server_settings={
                     "application_name": "op-dbus",
                     "jit": "off",

@@ -18,7 +18,6 @@ from opdbus.bus.service.object1 import object_id_at
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.drift.pairs import Pairs, Sides
 from opdbus.errors import LimitsExceeded
-from opdbus.index.catalogue.declarations import mark_declared
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -140,14 +139,13 @@ def _base64(vector: NDArray[np.float32] | None) -> str:
 
 def _body(row: _Row, contents: Mapping[int, Content], memory: StateStore) -> dict[str, Json]:
     (declared, observed), entry = row.sides, _entries(row.sides)[0]
-    content = contents[entry.id]
     merged = memory.merge_properties(observed, contents, only_stored=True)
     return {
         **row.object_id._asdict(),
         "source": entry.identity.source,
         "declared": json.loads(contents[declared.id].properties) if declared else None,
         "observed": merged if observed else None,
-        "text": mark_declared(memory.declarations, entry, content, content.text),
+        "text": contents[entry.id].text,
     }
 
 

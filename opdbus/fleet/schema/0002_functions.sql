@@ -28,7 +28,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT lower(pair->>'key') AS term
     UNION ALL
     SELECT lower(pair->>'key') || '=' || lower(value #>> '{}')
-    FROM jsonb_path_query(pair->'value', '$[*]') AS value
+    -- a list has the values of all its members, as conditions read it
+    FROM jsonb_path_query(pair->'value', CASE jsonb_typeof(pair->'value')
+      WHEN 'array' THEN '$.**'::jsonpath ELSE '$'::jsonpath END) AS value
     WHERE jsonb_typeof(value) IN ('string', 'number', 'boolean')
       AND length(value #>> '{}') <= 100
   ) AS terms
@@ -268,7 +270,8 @@ BEGIN
     SELECT DISTINCT ON (plugin, kind, name) own, plugin, kind, name, content, updated_at
     FROM opdbus.arrived_object WHERE host = own AND body IS NOT NULL ORDER BY plugin, kind, name, place DESC
     ON CONFLICT (host, plugin, kind, name)
-    DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at;
+    DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at
+    WHERE (object.content, object.updated_at) <> (excluded.content, excluded.updated_at);
   IF trusted THEN
     SELECT array_agg(place ORDER BY place) INTO lacking FROM (
       SELECT DISTINCT ON (text) place, text FROM opdbus.arrived_object
@@ -306,11 +309,13 @@ BEGIN
   RETURN taken;
 END $$;
 
--- The digests of the host's own stored objects.
+-- The digests of the host's own stored objects, and their sources.
 CREATE FUNCTION opdbus.own_digests()
-RETURNS TABLE (plugin text, kind text, name text, digest bytea)
+RETURNS TABLE (plugin text, kind text, name text, digest bytea, source text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT plugin, kind, name, content FROM opdbus.object WHERE host = opdbus.require_own_host()
+  SELECT object.plugin, object.kind, object.name, object.content, content.source
+  FROM opdbus.object JOIN opdbus.content ON content.digest = object.content
+  WHERE host = opdbus.require_own_host()
 $$;
 
 -- Replaces the host's drift; `rows` has (plugin, kind, name, class, severity, since, fields) each.
