@@ -81,7 +81,7 @@ async def _migrate_embedded(server: EmbeddedServer) -> list[str]:
     metavar="LEVEL",
     default="",
     shell_complete=level_names,
-    help="Compute vectors of this level here as well.",
+    help="Of its worker: not the level that the fleet wants; `none` runs no worker.",
 )
 @click.pass_context
 def serve(
@@ -91,7 +91,7 @@ def serve(
 
     It makes the folder, the certificates and the schema where they are missing. Hosts need the
     certificate that `op-dbus fleet add` makes, and their password; readers and workers only a
-    password. Nobody comes in without TLS.
+    password. Nobody comes in without TLS. A worker, a process of its own, computes vectors.
     """
     from opdbus.systemd import notify
 
