@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,12 +37,14 @@ class ServeOptions:
     """The server's folder, addresses to listen on, and the names by which hosts reach it.
 
     `level` is what its worker computes: empty what the fleet wants, `none` starts no worker.
+    `environment` is the worker's.
     """
 
     folder: Path
     listen: Sequence[str] = (LISTEN,)
     names: Sequence[str] = ()
     level: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Endpoint(NamedTuple):
@@ -153,7 +154,7 @@ async def _run_worker(options: ServeOptions) -> None:
         await asyncio.Event().wait()
     environ = {
         name: text
-        for name, text in os.environ.items()
+        for name, text in options.environment.items()
         # these are for the server, and the folder's database is the worker's
         if name not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "OP_DBUS_FLEET_DATABASE")
     }

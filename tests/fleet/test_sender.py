@@ -298,12 +298,10 @@ async def test_a_refusal_is_said_once(host: FleetHost, capfd: pytest.CaptureFixt
 
 async def test_a_batch_whose_answer_is_lost_is_stored_once(host: FleetHost, tmp_path: Path) -> None:
     """Send a batch again if the connection ends before the answer to its commit."""
-    server = host.database.server
-    (tmp_path / "p").mkdir()
     async with (
         calling(host.daemon.bus) as caller,
         Client(host.daemon.bus) as client,
-        Proxy(tmp_path / "p", server.folder / "run") as proxy,
+        Proxy(tmp_path / "p", host.database) as proxy,
     ):
         await caller.ready()
         host.url = proxy.url(host)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from harness.fleets import FleetDatabase
 from harness.running import PATIENCE_SECONDS, Running, environment
@@ -150,11 +150,13 @@ class Proxy:
     is lost), or a number of seconds by which this piece is delayed.
     """
 
-    def __init__(self, folder: Path, target: Path) -> None:
+    def __init__(self, folder: Path, database: FleetDatabase) -> None:
+        folder.mkdir()
         self.folder = folder
         self.fault: Callable[[bytes], str | float] = lambda _data: ""
         self.faults = Counter[str]()
-        self._target = target / ".s.PGSQL.5432"
+        (run,) = parse_qs(urlsplit(database.server.url).query)["host"]
+        self._target = Path(run, ".s.PGSQL.5432")
         self._tasks = set[asyncio.Task[None]]()
 
     async def __aenter__(self) -> Self:
@@ -218,14 +220,16 @@ class Proxy:
 
 
 @asynccontextmanager
-async def crashing_database(folder: Path) -> AsyncIterator[FleetDatabase]:
-    """Run a database whose server `crash` kills and starts again."""
+async def crashing_database(
+    folder: Path,
+) -> AsyncIterator[tuple[EmbeddedServer, FleetDatabase]]:
+    """Run a server that `crash` kills and starts again, and its database."""
     server = EmbeddedServer(folder)
     await server.__aenter__()
     try:
         database = FleetDatabase(server)
         await asyncio.to_thread(database.run, postgres.migrate)
-        yield database
+        yield server, database
     finally:
         await server.__aexit__()
 

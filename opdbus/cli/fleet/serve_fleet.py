@@ -107,6 +107,7 @@ def serve(
             listen or settings.fleet_listen,
             _parse_names(names) or settings.fleet_names,
             level,
+            os.environ,
         )
         service = notify.connect(os.environ, os.getpid())
         asyncio.run(fleet_server.serve(options, service, click.echo))
