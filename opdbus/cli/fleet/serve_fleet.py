@@ -1,4 +1,4 @@
-"""Commands `op-dbus fleet init|serve`: the schema, and the embedded server with TLS."""
+"""Commands that run the server: `op-dbus fleet init` and `op-dbus fleet serve`."""
 
 from __future__ import annotations
 
