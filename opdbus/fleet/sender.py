@@ -306,7 +306,7 @@ class _Session:
     async def begin(self) -> None:
         """Begin where the stored history ends; raises AccessDenied for another machine."""
         memory = self._memory
-        if self._news.has_vectors or not memory.model.numerics:
+        if self._news.has_vectors:
             memory.model = await host_reader.read_model(self._client)
         facts = await host_reader.read_facts(self._client, memory.model)
         stored, digest = await self._uplink.stored_history()
@@ -417,8 +417,9 @@ class _Session:
         """Offer the vectors that were missing before; begin again if another model made them."""
         self._news.has_vectors = False
         if await host_reader.read_model(self._client) != self._memory.model:
-            self._memory.model = Model()
+            self._news.has_vectors = True
             await self.begin()
+            self._news.has_vectors = False
         wanted, self._memory.awaiting = self._memory.awaiting, {}
         await self._offer(wanted)
 
