@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from opdbus.errors import ConfigError, OpDbusError
+from opdbus.errors import ConfigError, DatabaseUnreachable, OpDbusError
 from opdbus.fleet import postgres
 from opdbus.platform import pip, regular_files
 
@@ -190,7 +190,7 @@ class EmbeddedServer:
         process = self._process
         async with asyncio.timeout(_READY_SECONDS):
             while process and process.returncode is None:
-                with suppress(postgres.DatabaseUnreachable):
+                with suppress(DatabaseUnreachable):
                     async with postgres.connected(url, self.password) as connection:
                         found = "SELECT 1 FROM pg_database WHERE datname = $1"
                         if not await connection.fetchval(found, DATABASE):

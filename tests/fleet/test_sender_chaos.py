@@ -10,7 +10,9 @@ import json
 import os
 import random
 import signal
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,7 +30,7 @@ from harness.fleet_hosts import FleetHost, Proxy, crash, crashing_database, unti
 from opdbus.fleet import administration
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.fleet
 
@@ -74,15 +76,23 @@ async def change(client: Client, rng: random.Random, turn: int) -> None:
     await until(done, wanted=True)
 
 
-async def test_kills_and_a_bad_network(daemons: Callable[..., Running], tmp_path: Path) -> None:
+@pytest.fixture
+def database_folder() -> Iterator[Path]:
+    """Make a folder that PostgreSQL's user may enter."""
+    with tempfile.TemporaryDirectory(prefix="op-dbus-fleet-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+async def test_kills_and_a_bad_network(
+    daemons: Callable[..., Running], database_folder: Path, tmp_path: Path
+) -> None:
     """Kill sender, server and daemon at random moments, through a proxy that misbehaves."""
     rng = random.Random(39)  # noqa: S311 -- the same faults each time
     file = replace(tmp_path / "state.json", json.dumps(DECLARED))
     daemon = daemons(STATE_FILE=file).start()
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     log = tmp_path / "sender.log"
-    async with crashing_database(tmp_path / "db") as (server, database):
+    async with crashing_database(database_folder / "db") as (server, database):
         password = await asyncio.to_thread(
             database.run, lambda each: administration.add_host(each, "web1", ())
         )

@@ -1,4 +1,4 @@
-"""Commands `op-dbus fleet init|serve`: the schema, and the embedded server with TLS."""
+"""Commands that run the server: `op-dbus fleet init` and `op-dbus fleet serve`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from opdbus.cli.fleet import find_database, fleet, require_library
 from opdbus.cli.root import level_names, load_settings
-from opdbus.errors import InvalidArgs, OpDbusError
+from opdbus.errors import DatabaseUnreachable, InvalidArgs, OpDbusError
 from opdbus.settings import parsing
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def init(context: click.Context) -> None:
 
 
 async def _init(context: click.Context) -> list[str]:
-    from opdbus.fleet import postgres
     from opdbus.fleet.embedded_server import EmbeddedServer
 
     folder = context.meta["folder"]
@@ -45,7 +44,7 @@ async def _init(context: click.Context) -> list[str]:
     if (folder / "password").exists():
         try:
             return await _migrate(server.url, server.password)
-        except postgres.DatabaseUnreachable:
+        except DatabaseUnreachable:
             pass  # it does not run
     return await _migrate_embedded(server)
 
