@@ -1,4 +1,4 @@
-"""Commands `op-dbus fleet ...`: many hosts in one database."""
+"""Commands `op-dbus fleet`: many hosts in one database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about hosts and roles: `op-dbus fleet add|accept|remove|tag|hosts|add-reader ...`."""
+"""Commands about hosts and roles, such as `op-dbus fleet add` and `op-dbus fleet hosts`."""
 
 from __future__ import annotations
 

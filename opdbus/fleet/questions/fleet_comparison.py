@@ -70,8 +70,9 @@ class ComparisonAnswer:
     `equal` objects have one state; `identities` more differ only in what any two hosts differ.
     """
 
-    first: Hosts
-    second: Hosts
+    hosts: Hosts
+    first: str
+    second: str
     kinds: tuple[KindDifferences, ...]
     equal: int
     identities: int
@@ -122,7 +123,8 @@ async def compare(
         else:
             same += 1
     equal = sum(row["first"] == row["second"] for row in rows)
-    return ComparisonAnswer(hosts[0], hosts[1], _by_kind(found), equal, same)
+    both = Hosts(hosts[0].parts + hosts[1].parts, is_all=False)
+    return ComparisonAnswer(both, names[0][0], names[1][0], _by_kind(found), equal, same)
 
 
 def _join_by_identity(pairs: Sequence[_Pair], names: Sequence[Sequence[str]]) -> list[_Pair]:
@@ -134,9 +136,9 @@ def _join_by_identity(pairs: Sequence[_Pair], names: Sequence[Sequence[str]]) ->
             side = 0 if pair.first else 1
             masked = identities.mask(pair.object_id.name, names[side])
             sides[side][pair.object_id._replace(name=masked)].append(pair)
-    for masked in sides[0].keys() | sides[1].keys():
-        ones, others = sides[0].get(masked, []), sides[1].get(masked, [])
-        joined = min(len(ones), len(others)) if "*" in masked.name else 0
+    for one_name in sides[0].keys() | sides[1].keys():
+        ones, others = sides[0].get(one_name, []), sides[1].get(one_name, [])
+        joined = min(len(ones), len(others)) if "*" in one_name.name else 0
         found += [
             _Pair(one.object_id, one.first, other.second, other.object_id.name)
             for one, other in zip(ones[:joined], others[:joined], strict=True)
@@ -169,10 +171,10 @@ def _differ(
         return None  # removed while we read
     sides = [dict(_values(known[digest])) for digest in (pair.first, pair.second)]
     fields = [
-        FieldPair(path, *values)
+        FieldPair(path, values[0], values[1])
         for path in sorted(sides[0].keys() | sides[1].keys())
         if (values := [side.get(path, "") for side in sides])
-        and not identities.same_values(path, *values, names)
+        and not identities.same_values(path, (values[0], values[1]), names)
     ]
     fields.sort(key=lambda each: (_rank(each.field), each.field))
     if not fields:

@@ -117,9 +117,11 @@ async def find_contents(
     conditions: Sequence[Condition],
     ids: Sequence[int] | None = None,
     most: int = 0,
+    name: str = "",
 ) -> list[Content]:
     """Return the contents that meet all conditions, of all hosts or of a few (`ids`).
 
+    `name` is that of the objects, without `.service` or with *, then of those that may match.
     Some may be on no host, or on others than these: `objects_of` tells.
     """
     clauses, values = ["TRUE"], list[object]()
@@ -127,6 +129,12 @@ async def find_contents(
         for clause, value in await _narrow(connection, each):
             values.append(value)
             clauses.append(clause.replace("$", f"${len(values)}"))
+    if "*" in name:
+        values.append(pattern(max(name.split("*"), key=len)))
+        clauses.append(f"name ILIKE ${len(values)}")
+    elif name:
+        values.append([name.lower(), f"{name.lower()}.service"])
+        clauses.append(f"lower(name) = ANY(${len(values)})")
     if ids is not None and len(ids) <= _FEW_HOSTS:
         values.append(list(ids))
         clauses.append(
@@ -149,11 +157,11 @@ def _holds(wanted: AllOf, content: Content) -> bool:
     return not wanted.conditions or wanted.hold(content.identity, content.properties)
 
 
-def read_content(row: Mapping[str, str | bytes]) -> Content:
+def read_content(row: asyncpg.Record) -> Content:
     """Return a row with digest, source, plugin, kind, name, fields and text."""
-    identity = Identity(*(str(row[key]) for key in fields.IDENTITY))
+    identity = Identity(*(row[key] for key in fields.IDENTITY))
     properties = json.loads(row["fields"]) if row["fields"] else {}
-    return Content(bytes(row["digest"]), identity, properties, bytes(row["text"]))  # type: ignore[arg-type]
+    return Content(row["digest"], identity, properties, row["text"])
 
 
 async def read_contents(

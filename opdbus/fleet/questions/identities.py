@@ -54,8 +54,9 @@ def telling_values(state: Mapping[str, Json], path: str = "") -> Iterator[tuple[
             yield here, value
 
 
-def same_values(key: str, one: str, other: str, names: Sequence[Sequence[str]]) -> bool:
+def same_values(key: str, values: tuple[str, str], names: Sequence[Sequence[str]]) -> bool:
     """Return whether two values as JSON differ at most in identities; `names` are those of each."""
+    one, other = values
     if one == other:
         return True
     # a version may look like an address

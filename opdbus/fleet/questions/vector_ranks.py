@@ -79,7 +79,7 @@ async def rank_by_vector(
             None if texts is None else list(texts),
         )
         # digests are as good as random, so that the first ones are a sample
-        mean, spread = await connection.fetchrow(
+        ((mean, spread),) = await connection.fetch(
             f"SELECT coalesce(avg(c), 0), coalesce(stddev_pop(c), 0) FROM (SELECT {cosine} AS c"  # noqa: S608
             f" FROM {table} ORDER BY digest LIMIT {_SAMPLE}) AS sample",
             given,

@@ -39,7 +39,7 @@ class DifferingField(NamedTuple):
 
     field: str
     values: tuple[ValueOn, ...]
-    count: int
+    distinct: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +137,4 @@ def differing_fields(
             ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
             named = tuple(ValueOn(value, hosts.names(ids)) for value, ids in ordered)
             found.append(DifferingField(path, named[:_MOST_VALUES], len(ordered)))
-    return tuple(sorted(found, key=lambda each: (each.count, each.field))[:_MOST_FIELDS])
+    return tuple(sorted(found, key=lambda each: (each.distinct, each.field))[:_MOST_FIELDS])

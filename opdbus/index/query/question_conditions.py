@@ -46,11 +46,11 @@ def find_conditions(question: str) -> Sequence[AskedCondition]:
     candidates = [*_CANDIDATE.finditer(question)]
     if len(candidates) > _MAX_CONDITIONS:
         return ()
-    read = ((match, _read(*match.groups())) for match in candidates)
+    read = ((match, _read_condition(*match.groups())) for match in candidates)
     return [AskedCondition(*match.span(), found) for match, found in read if found]
 
 
-def _read(field: str, compared: str, given: str) -> Condition | None:
+def _read_condition(field: str, compared: str, given: str) -> Condition | None:
     """Return a condition; None for a URL, a time, an address, credentials, or no number."""
     is_quoted = given[0] in "\"'"
     value = given if is_quoted else given.rstrip(_AT_THE_END)
