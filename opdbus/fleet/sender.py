@@ -222,10 +222,12 @@ class Sender:
         except OpDbusError as error:
             longest = self._pace.longest_retry
             return self._note_fault(error, min(longest, self._pace.first_retry * 2**self._retries))
+        return 0.0
+
+    def _note_success(self) -> None:
         if self._fault:
             log.info("fleet is reached again", after=self._fault)
         self._fault, self._retries = "", 0
-        return 0.0
 
     def _note_fault(self, error: OpDbusError, seconds: float) -> float:
         """Log a fault once, note that all must be compared; return the pause, with jitter."""
@@ -253,6 +255,7 @@ class Sender:
             await session.begin()
             while True:
                 await self._send(session)
+                self._note_success()
                 self.progress.say(f"All is sent, up to row {session.seq} of history")
                 end = time.monotonic() + self._pace.linger
                 await self._wait(min(end, self._next_due()))
