@@ -123,6 +123,21 @@ def test_hosts_are_listed_with_what_is_wrong(server: FleetServer) -> None:
     assert text.index("\nnever ") < text.index("\nalone ")
 
 
+def test_hosts_that_changed_since_a_cursor(server: FleetServer) -> None:
+    """List the hosts that changed since the cursor of the answer before."""
+    for name in ("still", "moving"):
+        server.add(name)
+        send(server, name, name)
+    first = json.loads(server.command("hosts", "--changed-since", "", "--json"))
+    assert {"still", "moving"} <= {host["name"] for host in first["hosts"]}
+    same = server.command("hosts", "--json", "--changed-since", first["cursor"])
+    assert json.loads(same)["hosts"] == []
+    send(server, "moving", "moving", mark="other")
+    since = json.loads(server.command("hosts", "--json", "--changed-since", first["cursor"]))
+    assert [host["name"] for host in since["hosts"]] == ["moving"]
+    assert "is no cursor" in server.command("hosts", "--changed-since", "yesterday", code=2)
+
+
 def test_a_new_machine_is_accepted(server: FleetServer) -> None:
     """Let another machine be the host once the administrator says so, and say what was cleared."""
     server.add("moved")

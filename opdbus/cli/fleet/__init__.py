@@ -34,7 +34,7 @@ _CREDENTIAL: Final = "op-dbus.fleet-password"
 @click.option(
     "--folder",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=FOLDER,
     help=f"The embedded server's folder, without a database. [{FOLDER}]",
 )
