@@ -1,13 +1,17 @@
 """The hosts of the fleet: how old each one's part is, and what is wrong with it."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import asyncpg
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import asyncpg
 
 # A sender says each minute that it is there.
 SILENT_SECONDS: Final = 600.0

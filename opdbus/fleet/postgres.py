@@ -3,7 +3,7 @@
 import hashlib
 import re
 import ssl
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
 from typing import Final, NamedTuple
@@ -11,7 +11,14 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, OpDbusError
+from opdbus.errors import (
+    AccessDenied,
+    ConfigError,
+    DatabaseUnreachable,
+    InvalidArgs,
+    OpDbusError,
+    TimedOut,
+)
 
 _FILE: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
 _CONNECT_SECONDS: Final = 15.0
@@ -25,12 +32,6 @@ _NO_SCHEMA: Final = (
 # The lock of all migrations, whatever database: any number will do.
 _LOCK: Final = 0x6F70_6462
 _OLDEST_SERVER: Final = 140000
-
-
-class DatabaseUnreachable(OpDbusError):
-    """The fleet's database does not answer; it may later."""
-
-    exit_code = 4
 
 
 class Migration(NamedTuple):
@@ -66,6 +67,8 @@ def translate_errors(url: str) -> Iterator[None]:
         ) from None
     except asyncpg.InvalidCatalogNameError as error:
         raise ConfigError(f"{place}: {error}: create it with `createdb`") from None
+    except asyncpg.QueryCanceledError as error:
+        raise TimedOut(f"{place}: {error}: ask for less, or later") from None
     except asyncpg.PostgresError as error:
         kind = DatabaseUnreachable if error.sqlstate[:2] in _AWAY else OpDbusError
         raise kind(f"{place}: {error}{_hint(error)}") from None
@@ -87,11 +90,15 @@ def _reason(error: Exception) -> str:
 
 
 async def connect(
-    url: str, password: str | None = None, seconds: float | None = None
+    url: str,
+    password: str | None = None,
+    seconds: float | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> asyncpg.Connection:
     """Connect to postgresql://USER@HOST/DATABASE; the caller closes the connection.
 
-    A statement that takes longer than `seconds` is cancelled.
+    A statement that takes longer than `seconds` is cancelled. `settings` are further ones of the
+    session.
 
     Raises ConfigError, AccessDenied or DatabaseUnreachable.
     """
@@ -108,6 +115,7 @@ async def connect(
                     "application_name": "op-dbus",
                     "jit": "off",
                     "search_path": "public",
+                    **(settings or {}),
                 },
             )
         except ssl.SSLError:  # some are ValueErrors too
@@ -127,6 +135,24 @@ async def connected(
             yield connection
     finally:
         await close(connection)
+
+
+def make_pool(url: str, password: str | None, size: int, seconds: float) -> asyncpg.Pool:
+    """Return a pool of at most `size` connections to a database of this version's schema.
+
+    Each is made when it is needed. The server ends statements that take longer than `seconds`.
+    Errors while connecting are translated.
+    """
+
+    async def make_connection(*_arguments: object, **_named: object) -> asyncpg.Connection:
+        limits = {"statement_timeout": f"{seconds * 1000:.0f}"}
+        return await connect(url, password, settings=limits)
+
+    async def check(connection: asyncpg.Connection) -> None:
+        with translate_errors(url):
+            await require_schema(connection)
+
+    return asyncpg.create_pool(min_size=0, max_size=size, connect=make_connection, init=check)
 
 
 async def close(connection: asyncpg.Connection) -> None:

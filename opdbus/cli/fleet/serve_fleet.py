@@ -1,4 +1,4 @@
-"""Commands `op-dbus fleet init|serve`: the schema, and the embedded server with TLS."""
+"""Commands that run the server: `op-dbus fleet init` and `op-dbus fleet serve`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from opdbus.cli.fleet import find_database, fleet, require_library
 from opdbus.cli.root import level_names, load_settings
-from opdbus.errors import InvalidArgs, OpDbusError
+from opdbus.errors import DatabaseUnreachable, InvalidArgs, OpDbusError
 from opdbus.settings import parsing
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def init(context: click.Context) -> None:
 
 
 async def _init(context: click.Context) -> list[str]:
-    from opdbus.fleet import postgres
     from opdbus.fleet.embedded_server import EmbeddedServer
 
     folder = context.meta["folder"]
@@ -45,7 +44,7 @@ async def _init(context: click.Context) -> list[str]:
     if (folder / "password").exists():
         try:
             return await _migrate(server.url, server.password)
-        except postgres.DatabaseUnreachable:
+        except DatabaseUnreachable:
             pass  # it does not run
     return await _migrate_embedded(server)
 
@@ -81,7 +80,7 @@ async def _migrate_embedded(server: EmbeddedServer) -> list[str]:
     metavar="LEVEL",
     default="",
     shell_complete=level_names,
-    help="Compute vectors of this level here as well.",
+    help="Of its worker: not the level that the fleet wants; `none` runs no worker.",
 )
 @click.pass_context
 def serve(
@@ -91,7 +90,7 @@ def serve(
 
     It makes the folder, the certificates and the schema where they are missing. Hosts need the
     certificate that `op-dbus fleet add` makes, and their password; readers and workers only a
-    password. Nobody comes in without TLS.
+    password. Nobody comes in without TLS. A worker, a process of its own, computes vectors.
     """
     from opdbus.systemd import notify
 
@@ -107,6 +106,7 @@ def serve(
             listen or settings.fleet_listen,
             _parse_names(names) or settings.fleet_names,
             level,
+            os.environ,
         )
         service = notify.connect(os.environ, os.getpid())
         asyncio.run(fleet_server.serve(options, service, click.echo))

@@ -114,7 +114,12 @@ class OnHosts(NamedTuple):
     not_on: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Say where it is, with the shorter list of names."""
+        """Return the words."""
+        return self.words
+
+    @property
+    def words(self) -> str:
+        """Where it is, with the shorter list of names."""
         count, total = len(self.on), len(self.on) + len(self.not_on)
         if not self.not_on:
             return (

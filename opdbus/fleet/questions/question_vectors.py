@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
-
-import numpy as np
 
 from opdbus.api import Embedder
 from opdbus.client import Client
-from opdbus.client.embedding import embed
 from opdbus.config import Config
 from opdbus.errors import OpDbusError
+from opdbus.fleet.questions.daemon_vectors import ask_daemon
 from opdbus.fleet.questions.vector_ranks import Numerics
-
-_DTYPE: Final = "float32"
 
 
 class QuestionVectors:
@@ -51,13 +46,9 @@ class QuestionVectors:
     async def _ask_daemon(self, words: str) -> dict[str, Sequence[float]]:
         try:
             async with Client(self._settings.bus) as client:
-                if not await client.is_served():
-                    return {}
-                embedded = await embed(client, [words], {"dtype": _DTYPE, "wait": False})
+                return dict(await ask_daemon(client, words))
         except OpDbusError:
-            return {}  # no bus, no daemon, no model: the answer says what was not compared
-        vector: list[float] = np.frombuffer(embedded.rows[0], "<f4").tolist()
-        return {str(embedded.details.get("numerics", "")): vector}
+            return {}  # no bus
 
     async def _engine(self, level: str) -> Embedder | None:
         if level not in self._engines:
