@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from opdbus.fleet.questions import (
 from opdbus.fleet.questions.fleet_comparison import compare
 from opdbus.fleet.questions.fleet_scope import Scope, find_hosts, hosts_changed_since
 from opdbus.fleet.questions.plain_values import plain
-from opdbus.state.conditions import AllOf, parse
+from opdbus.state.conditions import AllOf, Condition, parse
 from opdbus.state.object import Identity, ObjectId, canonical
 
 if TYPE_CHECKING:
@@ -590,4 +591,28 @@ def test_commands_print_what_the_functions_return(
         assert said in text, command
         assert got == code, command
         whole = json.loads(run(*arguments, "--json")[0])
-        assert len(whole["hosts"]["each"]) in {1, 2, 4}, command
+        assert len(whole["hosts"]["parts"]) in {1, 2, 4}, command
+
+
+@pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800 nginx", "'", '"', "%", "\\", "x" * 100_000])
+def test_no_question_breaks_the_database(database: FleetDatabase, text: str) -> None:
+    """Answer, or refuse in a sentence, whatever a text of a caller holds."""
+    tell(database, {f"web{n}": COMMON for n in range(3)})
+
+    async def everything(connection: Any) -> None:
+        for asked in (text, f"nginx {text}", f"host:{text}", f"tag:{text}", f"active_state={text}"):
+            with suppress(InvalidArgs):
+                await fleet_search.search(connection, asked)
+            await fleet_changes.find_changes(connection, about=asked.replace(":", " "))
+            with suppress(InvalidArgs):
+                await one_object.which_hosts(connection, [asked])
+        for operator in ("=", "~", "!="):
+            where = [Condition("active_state", operator, text), Condition("name", operator, text)]
+            await fleet_search.search(connection, "", where=where)
+        await past_search.search_past(connection, text, 1)
+        with suppress(InvalidArgs):
+            await compare(connection, "web1", "web2", [text])
+        with pytest.raises(UnknownObject):
+            await one_object.show(connection, text)
+
+    ask(database, everything)
