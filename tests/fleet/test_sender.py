@@ -382,12 +382,3 @@ def test_preview_lists_what_is_sent(host: FleetHost) -> None:
     for body in bodies:
         assert "/".join(json.loads(body)[key] for key in ("plugin", "kind", "name")) in text
         assert json.loads(body)["text"].splitlines()[0] in text
-
-
-def test_characters_that_the_database_cannot_hold() -> None:
-    """Replace NUL and halves of surrogate pairs, as they are and escaped in JSON."""
-    assert host_reader.fit({"a\0": ["b\ud800", 1, None]}) == {"a\ufffd": ["b\ufffd", 1, None]}
-    assert host_reader.fit_json(r'{"a":"\u0000 \ud83d\ude00 \\u0000 \udc00"}') == (
-        '{"a":"\ufffd \U0001f600 \\\\u0000 \ufffd"}'
-    )
-    assert host_reader.fit_json("") == ""
