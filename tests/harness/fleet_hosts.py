@@ -105,7 +105,7 @@ class FleetHost:
 
     async def _history_differences(self, client: Client) -> dict[str, Any]:
         """Compare the rows of the newest epoch, and follow the chain from its beginning."""
-        changes = await client.changes({"order": "oldest", "chain": True}, 100_000)
+        changes = await client.changes({"order": "oldest", "chain": True}, 1_000_000)
         own = [(row["seq"], row["hash"], row["sentence"]) for row in changes]
         rows = await self.fetch(
             "SELECT change.seq, encode(change.hash, 'hex'), sentence FROM opdbus.change"

@@ -33,7 +33,7 @@ _CONTENT: Final = (
     " FROM opdbus.content"
 )
 # Contents of so many hosts are selected in SQL; of more, all contents are read.
-_FEW_HOSTS: Final = 10
+FEW_HOSTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,21 @@ def take_scope(question: str, hosts: Sequence[str] = (), tags: Sequence[str] = (
         found[match[1].lower()].append(match[2].strip("\"'").rstrip(_AT_THE_END))
     words = _SCOPE.sub("", question)
     return Asked(words, (), Scope(tuple(found["host"]), tuple(found["tag"])))
+
+
+class TextFilter(NamedTuple):
+    """The texts that count: these, or those that one of these hosts has; None for no filter."""
+
+    texts: Sequence[bytes] | None = None
+    hosts: Sequence[int] | None = None
+
+
+# The condition of `TextFilter.hosts` on a column `digest`; $ stands for the parameter.
+ON_HOSTS: Final = (
+    "($::int[] IS NULL OR EXISTS (SELECT FROM opdbus.content JOIN opdbus.object"
+    " ON object.content = content.digest WHERE content.text = near.digest"
+    " AND object.host = ANY($)))"
+)
 
 
 async def read_question(
@@ -135,7 +150,7 @@ async def find_contents(
     elif name:
         values.append([name.lower(), f"{name.lower()}.service"])
         clauses.append(f"lower(name) = ANY(${len(values)})")
-    if ids is not None and len(ids) <= _FEW_HOSTS:
+    if ids is not None and len(ids) <= FEW_HOSTS:
         values.append(list(ids))
         clauses.append(
             "digest IN (SELECT content FROM opdbus.object WHERE host = ANY($))".replace(
