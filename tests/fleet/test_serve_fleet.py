@@ -247,10 +247,10 @@ def test_a_server_that_was_killed_is_started_again() -> None:
             assert f"another server runs in {folder}/server" in told
             server.process.kill()
             server.process.wait(60)
-            pid = int((folder / "server/data/postmaster.pid").read_text().split()[0])
-            assert Path(f"/proc/{pid}").exists()
+            left = (folder / "server/data/postmaster.pid").read_text().split()[0]
+            assert Path(f"/proc/{left}/cwd").readlink() == folder / "server/data"
         with fleet_server(folder) as again:
-            assert not Path(f"/proc/{pid}").exists()
+            assert (folder / "server/data/postmaster.pid").read_text().split()[0] != left
             assert hosts(again)["web1"]["objects"] == 1
 
 
