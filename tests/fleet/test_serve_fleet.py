@@ -237,6 +237,23 @@ def test_a_database_that_dies_ends_the_server() -> None:
             assert hosts(again)["web1"]["objects"] == 1
 
 
+def test_a_server_that_was_killed_is_started_again() -> None:
+    """Take over from a process that was killed and left its PostgreSQL, but from no other."""
+    with fleet_folder() as folder:
+        with fleet_server(folder) as server:
+            server.add("web1")
+            send(server, "web1", "machine")
+            told = run_fleet(folder, "serve", "--listen", "127.0.0.1:0", code=2)
+            assert f"another server runs in {folder}/server" in told
+            server.process.kill()
+            server.process.wait(60)
+            left = (folder / "server/data/postmaster.pid").read_text().split()[0]
+            assert Path(f"/proc/{left}/cwd").readlink() == folder / "server/data"
+        with fleet_server(folder) as again:
+            assert (folder / "server/data/postmaster.pid").read_text().split()[0] != left
+            assert hosts(again)["web1"]["objects"] == 1
+
+
 def test_an_address_that_is_taken_is_named(server: FleetServer) -> None:
     """Say which address cannot be used, before the database starts."""
     with fleet_folder() as folder:

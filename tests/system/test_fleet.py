@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from system.host import PATIENCE_SECONDS, Host
-from system.service import Service
+from system.service import STATE, Service
 
 SENDER, SERVER = "op-dbus-fleet.service", "op-dbus-fleet-server.service"
 CREDENTIALS = "/etc/op-dbus-fleet"
@@ -58,7 +58,7 @@ def test_a_host_is_sent_by_three_commands(host: Host, fleet: Service) -> None:
     for step in steps[:2]:
         host.ask("sh", "-c", f"cd /root && {step}")
     found = wait_for(host, lambda each: each["compared_at"])
-    assert found["objects"] == fleet.get("Count")
+    assert found["objects"] == fleet.get("Count", STATE)
     assert (found["level"], found["tags"], found["conflict"]) == ("static", ["demo"], "")
     assert "fleet: on; All is sent" in host.run("op-dbus", *steps[2].split()[1:]).stdout
     assert [host.show(unit, "User") for unit in (SENDER, SERVER)] == [

@@ -99,4 +99,6 @@ def require_library() -> None:
     import importlib.util
 
     if not importlib.util.find_spec("asyncpg"):
-        raise ConfigError(f"asyncpg is not installed: {pip.install('op-dbus[fleet]')}")
+        raise ConfigError(
+            f"asyncpg is not installed: {pip.install('op-dbus[fleet]')}, or install op-dbus-fleet"
+        )
