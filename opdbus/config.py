@@ -248,6 +248,18 @@ class Config:
     fleet_password_file: Path | None = _setting(
         "", parsing.optional_path, "file with the password of the fleet's database"
     )
+    fleet_listen: tuple[str, ...] = _setting(
+        "127.0.0.1:5433",
+        parsing.tcp_addresses,
+        "addresses on which `op-dbus fleet serve` accepts hosts and readers, ADDRESS:PORT such as"
+        " 0.0.0.0:5433; several separated by commas",
+    )
+    fleet_names: tuple[str, ...] = _setting(
+        "",
+        parsing.server_names,
+        "names and addresses by which hosts reach `op-dbus fleet serve`, besides this host's own"
+        " name; several separated by commas, and hosts use the first",
+    )
     log_level: str = _setting(
         "info",
         parsing.choice("debug", "info", "warning", "error"),

@@ -130,6 +130,12 @@ class StoreError(OpDbusError, prefix=_OPDBUS):
     """The database cannot be opened or written."""
 
 
+class DatabaseUnreachable(OpDbusError):
+    """The fleet's database does not answer; it may later."""
+
+    exit_code = 4
+
+
 class BusError(OpDbusError, prefix=_OPDBUS):
     """The message bus cannot be reached, or its connection was lost."""
 

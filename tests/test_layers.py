@@ -59,6 +59,8 @@ MAY_IMPORT = {
         "opdbus.client",
         "opdbus.errors",
         "opdbus.bus.paths",
+        "opdbus.fleet.host_overview",
+        "opdbus.fleet.questions",
         "opdbus.picture.layout",
         "opdbus.picture.page",
         "opdbus.picture.scene",
@@ -101,6 +103,7 @@ MAY_IMPORT = {
 }
 # ... but for what one command needs, imported when that command runs, or to name its types.
 IN_FUNCTIONS = {
+    "gateway": {"opdbus.fleet.postgres"},
     "cli": {
         "opdbus.daemon",
         "opdbus.doctor",
@@ -124,7 +127,7 @@ IN_FUNCTIONS = {
         "opdbus.models.pull_packages",
         "opdbus.platform.lean_imports",
         "opdbus.picture",
-    }
+    },
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

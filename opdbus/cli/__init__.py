@@ -45,7 +45,8 @@ def main() -> None:
 _COMMANDS: Final = (
     "local status top drifting declaring find_objects show_insight mapping show_history alerts"
     " proving facts changing models measure_engine gateway gateway.mcp gateway.open_page fleet"
-    " fleet.working fleet.witnessing"
+    " fleet.ask_fleet fleet.ask_peers fleet.ask_past fleet.serve_fleet fleet.fleet_hosts"
+    " fleet.sending fleet.working fleet.witnessing"
 )
 
 

@@ -68,6 +68,8 @@ _STARTS: Final = (
 )
 
 
+_CHANGED: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='Changed'"
+_VECTORIZED: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='Vectorized'"
 _PROPERTIES: Final = (
     f"type='signal',sender='{BUS_NAME}',path='{paths.STATE}',member='PropertiesChanged'"
 )
@@ -123,6 +125,11 @@ class Client:
     async def is_served(self) -> bool:
         """Return whether a daemon owns the bus name; start none."""
         return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
+
+    async def machine_id(self) -> str:
+        """Return the machine-id(5) of the daemon's host."""
+        peer = _Interface(self._call, paths.ROOT, "org.freedesktop.DBus.Peer")
+        return str(await peer.one("GetMachineId", ""))
 
     async def status(self) -> dict[str, Json]:
         """Return all properties of the vectorizer and of the state, in one mapping."""
@@ -275,6 +282,17 @@ class Client:
     async def vectors(self, wanted: Mapping[str, Json]) -> BinaryIO:
         """Return a file with the vectors of objects, as State1.Vectors; the caller closes it."""
         return _open_descriptor(await self._state.one("Vectors", "a{sv}", dict(wanted)))
+
+    async def export(
+        self, objects: Sequence[str], *, digests: bool = False, vectors: bool = False
+    ) -> BinaryIO:
+        """Return a file with a line for each object, as State1.Export; the caller closes it.
+
+        Without objects, all are exported. There is no time limit.
+        """
+        options = {"digests": digests, "vectors": vectors}
+        found = await self._state.ask_patiently("Export", "aoa{sv}", list(objects), options)
+        return _open_descriptor(found[0])
 
     async def object_at(self, path: str, at: int) -> dict[str, Json]:
         """Return an object as it was at a time, in microseconds since 1970."""
@@ -477,6 +495,16 @@ class Client:
             async for signals in bursts:
                 for _, body in signals or [("", [])]:
                     yield body
+
+    async def all_news(self) -> AsyncGenerator[list[tuple[str, list[Json]]], None]:
+        """Yield (name, body) of new signals: as of `news`, and Changed and Vectorized.
+
+        The first list is empty: from then on, none is missed. Raises BusError once the bus is gone.
+        """
+        rules = (_ROWS, _TRANSITIONS, _STARTS, _CHANGED, _VECTORIZED)
+        async with aclosing(self._signals(*rules)) as bursts:
+            async for signals in bursts:
+                yield signals
 
     async def publish(
         self, source: str, objects: Sequence[Sequence[Json]], lifetime: str = "kept"

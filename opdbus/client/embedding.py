@@ -15,7 +15,8 @@ _ATTEMPTS: Final = 3
 class Embedded:
     """Row-major vectors of `dimension` components, little-endian, and each whole text's tokens.
 
-    `details` has the level, model, provider, precision, max_tokens and native_dimension.
+    `details` has the level, model, provider, precision, numerics, max_tokens and
+    native_dimension.
     """
 
     dimension: int

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +15,10 @@ from opdbus.errors import InvalidArgs
 from opdbus.fleet import postgres
 
 ROLE_PREFIX: Final = "host-"
+READER: Final = "opdbus_reader"
+WORKER: Final = "opdbus_worker"
 _ITERATIONS: Final = 4096
+_ROWS_OF_HOSTS: Final = "object drift change offered_vector staged_object staged_change".split()
 
 
 def role_of(name: str) -> str:
@@ -30,11 +34,12 @@ async def add_host(
     `groups` are further roles of it. Raises InvalidArgs if the fleet has the host.
     """
     role, password = role_of(name), secrets.token_urlsafe(32)
+    tags = sorted({*map(require_tag, tags)})
     async with connection.transaction():
         try:
             await connection.execute(
                 "INSERT INTO opdbus.host (name, role, tags) VALUES ($1, $2, $3)",
-                *(name, role, sorted(set(tags))),
+                *(name, role, tags),
             )
             # the name's pattern leaves nothing to quote
             await connection.execute(
@@ -44,6 +49,135 @@ async def add_host(
         except (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError):
             raise InvalidArgs(f"the fleet has the host {name} already") from None
     return password
+
+
+async def renew_host(connection: asyncpg.Connection, name: str) -> str:
+    """Give a host's role a new password, and end its sessions; return the password.
+
+    Raises InvalidArgs if the fleet has no such host.
+    """
+    password = secrets.token_urlsafe(32)
+    async with connection.transaction():
+        role = await _role_of_host(connection, name)
+        verifier = scram_verifier(password)
+        await connection.execute(f"ALTER ROLE {_quote(role)} PASSWORD '{verifier}'")
+    await _end_sessions(connection, role)
+    return password
+
+
+async def accept_host(connection: asyncpg.Connection, name: str) -> list[str]:
+    """Forget a host's machine and the faults that were found; return what each of them was.
+
+    The next machine that comes with its credentials is the host. Raises InvalidArgs.
+    """
+    async with connection.transaction():
+        await _role_of_host(connection, name)
+        known = await connection.fetchrow(
+            "SELECT machine, conflict, vector_fault FROM opdbus.host WHERE name = $1 FOR UPDATE",
+            name,
+        )
+        await connection.execute(
+            "UPDATE opdbus.host SET machine = NULL, conflict = NULL, conflict_at = NULL,"
+            " vector_fault = NULL, vector_fault_at = NULL WHERE name = $1",
+            name,
+        )
+    words = {"machine": "machine", "conflict": "conflict", "vector_fault": "fault of its vectors"}
+    return [f"{word}: {known[key]}" for key, word in words.items() if known and known[key]]
+
+
+async def remove_host(connection: asyncpg.Connection, name: str) -> dict[str, int]:
+    """Remove a host, its role and all its rows; return the numbers of rows.
+
+    Texts and states stay that other hosts have; workers remove the rest. Raises InvalidArgs.
+    """
+    role = await _role_of_host(connection, name)
+    # no session begins from now on
+    await connection.execute(f"ALTER ROLE {_quote(role)} NOLOGIN")
+    await _end_sessions(connection, role)
+    counts = {}
+    async with connection.transaction():
+        host = await connection.fetchval(
+            "SELECT host FROM opdbus.host WHERE name = $1 FOR UPDATE", name
+        )
+        for table in _ROWS_OF_HOSTS:
+            delete = f"DELETE FROM opdbus.{table} WHERE host = $1"  # noqa: S608 -- our own names
+            done = await connection.execute(delete, host)
+            counts[table] = int(done.rpartition(" ")[2])
+        # epochs and checkpoints go with it
+        await connection.execute("DELETE FROM opdbus.host WHERE host = $1", host)
+        await connection.execute(f"DROP ROLE {_quote(role)}")
+    return counts
+
+
+async def tag_host(
+    connection: asyncpg.Connection, name: str, more: Sequence[str], fewer: Sequence[str]
+) -> list[str]:
+    """Add and remove tags of a host; return its tags. Raises InvalidArgs."""
+    async with connection.transaction():
+        await _role_of_host(connection, name)
+        known = await connection.fetchval(
+            "SELECT tags FROM opdbus.host WHERE name = $1 FOR UPDATE", name
+        )
+        tags = sorted({*known, *map(require_tag, more)} - {*fewer})
+        await connection.execute("UPDATE opdbus.host SET tags = $2 WHERE name = $1", name, tags)
+    return tags
+
+
+def require_tag(tag: str) -> str:
+    """Return a tag; raises InvalidArgs for what cannot be one."""
+    if not re.fullmatch(r"[\w][\w.:-]{0,62}", tag):
+        raise InvalidArgs(
+            f"{tag!r} is no tag: at most 63 letters, digits, dots, colons, hyphens, underscores"
+        )
+    return tag
+
+
+async def add_role(connection: asyncpg.Connection, name: str, group: str) -> str:
+    """Add a role of the group READER or WORKER; return its password. Raises InvalidArgs."""
+    postgres.require_host_name(name)
+    if name.startswith((ROLE_PREFIX, "pg_", "opdbus")):
+        raise InvalidArgs(f"{name!r} is kept for hosts and for the server: take another name")
+    password = secrets.token_urlsafe(32)
+    try:
+        await connection.execute(
+            f"CREATE ROLE {_quote(name)} LOGIN PASSWORD '{scram_verifier(password)}'"
+            f" IN ROLE {group}"
+        )
+    except asyncpg.DuplicateObjectError:
+        raise InvalidArgs(f"the database has a role {name} already") from None
+    return password
+
+
+async def remove_role(connection: asyncpg.Connection, name: str) -> None:
+    """Remove a reader or a worker, and end its sessions. Raises InvalidArgs."""
+    found = await connection.fetchval(
+        "SELECT count(*) FROM pg_auth_members JOIN pg_roles AS own ON own.oid = member"
+        " JOIN pg_roles AS wide ON wide.oid = roleid"
+        " WHERE own.rolname = $1 AND wide.rolname = ANY($2)",
+        *(name, [READER, WORKER]),
+    )
+    if not found or name.startswith(ROLE_PREFIX):
+        raise InvalidArgs(f"there is no reader or worker {name}")
+    await connection.execute(f"ALTER ROLE {_quote(name)} NOLOGIN")
+    await _end_sessions(connection, name)
+    await connection.execute(f"DROP ROLE {_quote(name)}")
+
+
+async def _role_of_host(connection: asyncpg.Connection, name: str) -> str:
+    role = await connection.fetchval("SELECT role FROM opdbus.host WHERE name = $1", name)
+    if not role:
+        raise InvalidArgs(f"the fleet has no host {name}: `op-dbus fleet hosts` lists them")
+    return str(role)
+
+
+async def _end_sessions(connection: asyncpg.Connection, role: str) -> None:
+    """End all sessions of a role, and wait until they are gone."""
+    ends = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1"
+    await connection.fetch(ends, role)
+
+
+def _quote(role: str) -> str:
+    return '"' + role.replace('"', '""') + '"'
 
 
 def scram_verifier(password: str) -> str:

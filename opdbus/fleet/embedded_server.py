@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from opdbus.errors import ConfigError, OpDbusError
+from opdbus.errors import ConfigError, DatabaseUnreachable, OpDbusError
 from opdbus.fleet import postgres
-from opdbus.platform import pip
+from opdbus.platform import pip, regular_files
 
 SUPERUSER: Final = "opdbus_admin"
 DATABASE: Final = "opdbus"
 # Users that run the server for root, the first that exists.
-_ACCOUNTS: Final = ("op-dbus-fleet", "postgres", "nobody")
+_ACCOUNTS: Final = ("op-dbus-fleet-server", "postgres", "nobody")
 _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 30.0
 # The package's server is built without TLS, so that it listens on its unix socket only.
@@ -38,7 +38,8 @@ maintenance_work_mem = 256MB
 max_wal_size = 2GB
 wal_compression = pglz
 random_page_cost = 1.1
-max_connections = 200
+max_connections = 1000
+authentication_timeout = 15s
 jit = off
 log_timezone = UTC
 timezone = UTC
@@ -76,6 +77,11 @@ class EmbeddedServer:
         """The superuser's URL, without the password, by the unix socket."""
         run = quote(str(self._run.resolve()), safe="")
         return f"postgresql://{SUPERUSER}@/{DATABASE}?host={run}"
+
+    @property
+    def socket(self) -> Path:
+        """The unix socket that it listens on."""
+        return self._run.resolve() / ".s.PGSQL.5432"
 
     @property
     def password(self) -> str:
@@ -129,7 +135,7 @@ class EmbeddedServer:
             self._write("opdbus.conf", _SETTINGS.format(run=self._run.resolve()))
             self._write("pg_hba.conf", _ACCESS)
             if owner:
-                os.chown(self._run, owner["user"], owner["group"])
+                _give(self._run, owner)
         except OSError as error:
             raise ConfigError(f"cannot use {self.folder}: {error.strerror}") from None
 
@@ -142,7 +148,7 @@ class EmbeddedServer:
         if owner:
             self._data.mkdir(mode=0o700, exist_ok=True)
             for path in (self._data, password):
-                os.chown(path, owner["user"], owner["group"])
+                _give(path, owner)
         done = subprocess.run(  # noqa: S603 -- the package's own program
             [
                 self._programs / "initdb",
@@ -163,9 +169,9 @@ class EmbeddedServer:
 
     def _write(self, name: str, text: str) -> None:
         path = self._data / name
-        path.write_text(text, encoding="utf-8")
+        regular_files.replace_file(path, text)
         if owner := self._account():
-            os.chown(path, owner["user"], owner["group"])
+            _give(path, owner)
 
     @staticmethod
     def _account() -> dict[str, Any]:
@@ -184,7 +190,7 @@ class EmbeddedServer:
         process = self._process
         async with asyncio.timeout(_READY_SECONDS):
             while process and process.returncode is None:
-                with suppress(postgres.DatabaseUnreachable):
+                with suppress(DatabaseUnreachable):
                     async with postgres.connected(url, self.password) as connection:
                         found = "SELECT 1 FROM pg_database WHERE datname = $1"
                         if not await connection.fetchval(found, DATABASE):
@@ -192,3 +198,8 @@ class EmbeddedServer:
                     return
                 await asyncio.sleep(0.1)
         raise OpDbusError(f"the server did not start in {self.folder}: its messages are above")
+
+
+def _give(path: Path, owner: dict[str, Any]) -> None:
+    """Give a file to a user, who may have put a link in its place."""
+    os.chown(path, owner["user"], owner["group"], follow_symlinks=False)

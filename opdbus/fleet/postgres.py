@@ -3,29 +3,35 @@
 import hashlib
 import re
 import ssl
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, OpDbusError
+from opdbus.errors import (
+    AccessDenied,
+    ConfigError,
+    DatabaseUnreachable,
+    InvalidArgs,
+    OpDbusError,
+    TimedOut,
+)
 
 _FILE: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
 _CONNECT_SECONDS: Final = 15.0
 # Rows of PostgreSQL's classes 08, 53 and 57: the server is away, full or restarting.
 _AWAY: Final = ("08", "53", "57")
+_NO_SCHEMA: Final = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InvalidSchemaNameError,
+)
 # The lock of all migrations, whatever database: any number will do.
 _LOCK: Final = 0x6F70_6462
 _OLDEST_SERVER: Final = 140000
-
-
-class DatabaseUnreachable(OpDbusError):
-    """The fleet's database does not answer; it may later."""
-
-    exit_code = 4
 
 
 class Migration(NamedTuple):
@@ -38,10 +44,11 @@ class Migration(NamedTuple):
 
 
 def without_password(url: str) -> str:
-    """Return a database's URL without its password."""
+    """Return a database's URL without its password, and without names of files."""
     parts = urlsplit(url)
     user, has_user, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + has_user + place))
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] == "host"], safe="/")
+    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + has_user + place, query=query))
 
 
 @contextmanager
@@ -54,16 +61,18 @@ def translate_errors(url: str) -> Iterator[None]:
         raise AccessDenied(f"{place} refuses this login: {error}") from None
     except asyncpg.InsufficientPrivilegeError as error:
         raise AccessDenied(f"{place}: {error}{_hint(error)}") from None
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+    except _NO_SCHEMA as error:
         raise ConfigError(
             f"{place} has no schema of this version: {error}; `op-dbus fleet init` makes it"
         ) from None
     except asyncpg.InvalidCatalogNameError as error:
         raise ConfigError(f"{place}: {error}: create it with `createdb`") from None
+    except asyncpg.QueryCanceledError as error:
+        raise TimedOut(f"{place}: {error}: ask for less, or later") from None
     except asyncpg.PostgresError as error:
         kind = DatabaseUnreachable if error.sqlstate[:2] in _AWAY else OpDbusError
         raise kind(f"{place}: {error}{_hint(error)}") from None
-    except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+    except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise DatabaseUnreachable(f"{place} cannot be reached: {_reason(error)}") from None
 
 
@@ -80,8 +89,16 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-async def connect(url: str, password: str | None = None) -> asyncpg.Connection:
+async def connect(
+    url: str,
+    password: str | None = None,
+    seconds: float | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> asyncpg.Connection:
     """Connect to postgresql://USER@HOST/DATABASE; the caller closes the connection.
+
+    A statement that takes longer than `seconds` is cancelled. `settings` are further ones of the
+    session.
 
     Raises ConfigError, AccessDenied or DatabaseUnreachable.
     """
@@ -93,12 +110,16 @@ async def connect(url: str, password: str | None = None) -> asyncpg.Connection:
                 url,
                 password=password,
                 timeout=_CONNECT_SECONDS,
+                command_timeout=seconds,
                 server_settings={
                     "application_name": "op-dbus",
                     "jit": "off",
                     "search_path": "public",
+                    **(settings or {}),
                 },
             )
+        except ssl.SSLError:  # some are ValueErrors too
+            raise
         except (ValueError, asyncpg.ClientConfigurationError) as error:
             raise ConfigError(f"{without_password(url)}: {error}") from None
 
@@ -114,6 +135,24 @@ async def connected(
             yield connection
     finally:
         await close(connection)
+
+
+def make_pool(url: str, password: str | None, size: int, seconds: float) -> asyncpg.Pool:
+    """Return a pool of at most `size` connections to a database of this version's schema.
+
+    Each is made when it is needed. The server ends statements that take longer than `seconds`.
+    Errors while connecting are translated.
+    """
+
+    async def make_connection(*_arguments: object, **_named: object) -> asyncpg.Connection:
+        limits = {"statement_timeout": f"{seconds * 1000:.0f}"}
+        return await connect(url, password, settings=limits)
+
+    async def check(connection: asyncpg.Connection) -> None:
+        with translate_errors(url):
+            await require_schema(connection)
+
+    return asyncpg.create_pool(min_size=0, max_size=size, connect=make_connection, init=check)
 
 
 async def close(connection: asyncpg.Connection) -> None:

@@ -5,6 +5,7 @@ sent twice, or not at all, does no harm.
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -15,8 +16,8 @@ from opdbus.fleet import postgres
 if TYPE_CHECKING:
     import asyncpg
 
-# No batch holds the host's row longer than this.
-_BATCH_SECONDS: Final = 60.0
+# No batch holds the host's row longer than this, and no other statement waits longer.
+_COMMAND_SECONDS: Final = 60.0
 
 
 class StateRow(NamedTuple):
@@ -44,6 +45,13 @@ class ChangeRow(NamedTuple):
     details: Mapping[str, Any]
 
 
+class StoredState(NamedTuple):
+    """The SHA-256 of a stored state, and the source that the host gave for it."""
+
+    digest: bytes
+    source: str
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """The facts of a host that begin a synchronization; `machine` names the machine.
@@ -65,14 +73,14 @@ class Uplink:
     """A host's connection, as a context; raises the errors of `postgres.connect`."""
 
     def __init__(self, url: str, password: str | None = None) -> None:
+        self.epoch = 0
         self._url = url
         self._password = password
-        self._epoch = 0
         self._connection: asyncpg.Connection
 
     async def __aenter__(self) -> Self:
         """Connect."""
-        self._connection = await postgres.connect(self._url, self._password)
+        self._connection = await postgres.connect(self._url, self._password, _COMMAND_SECONDS)
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -109,7 +117,7 @@ class Uplink:
                 f"{found['refusal']}: add this host under a name of its own with `op-dbus fleet"
                 " add`, or let the fleet accept the new machine with `op-dbus fleet accept`"
             )
-        self._epoch = found["epoch"]
+        self.epoch = found["epoch"]
         return int(found["after_seq"])
 
     async def send(
@@ -124,9 +132,8 @@ class Uplink:
                 await self._stage(changes, objects)
                 places = await self._connection.fetchval(
                     "SELECT opdbus.apply_batch($1, $2)",
-                    self._epoch,
+                    self.epoch,
                     remaining,
-                    timeout=_BATCH_SECONDS,
                 )
         return [objects[place] for place in places]
 
@@ -167,11 +174,14 @@ class Uplink:
                 )
             )
 
-    async def stored_digests(self) -> dict[tuple[str, str, str], bytes]:
-        """Return the SHA-256 of each stored state of this host, by plugin, kind and name."""
+    async def stored_digests(self) -> dict[tuple[str, str, str], StoredState]:
+        """Return what is stored of each object of this host, by plugin, kind and name."""
         with postgres.translate_errors(self._url):
             rows = await self._connection.fetch("SELECT * FROM opdbus.own_digests()")
-        return {(row["plugin"], row["kind"], row["name"]): row["digest"] for row in rows}
+        return {
+            (plugin, kind, name): StoredState(digest, sys.intern(source))
+            for plugin, kind, name, digest, source in rows
+        }
 
     async def put_drift(self, rows: Sequence[Sequence[Any]]) -> None:
         """Replace the drift: (plugin, kind, name, class, severity, since, fields) of each."""

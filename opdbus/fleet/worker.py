@@ -16,7 +16,7 @@ import structlog
 
 from opdbus.config import Config
 from opdbus.engine.opening import open_level, require_level
-from opdbus.errors import ModelError, ProviderError
+from opdbus.errors import DatabaseUnreachable, ModelError, ProviderError
 from opdbus.fleet import fleet_level, postgres, vector_audit, vector_store
 from opdbus.fleet.housekeeping import Housekeeping
 from opdbus.platform import tasks
@@ -74,7 +74,7 @@ class Worker:
                         pauses = tasks.pauses(_RETRY_SECONDS)
                         await self._work(connection, stopped, once=once)
                         return
-                except postgres.DatabaseUnreachable as error:
+                except DatabaseUnreachable as error:
                     if once:
                         raise
                     await self._wait_for_database(error, pauses, stopped)

@@ -3,17 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Final, Self
+from typing import Self
 
-import structlog
-
-from opdbus.client import Client
-from opdbus.errors import BusError, OpDbusError
-
-log = structlog.get_logger()
-
-# Seconds before a bus that was lost is tried again.
-_RETRY_SECONDS: Final = 1.0
+from opdbus.client import Client, following
+from opdbus.errors import BusError
 
 
 class DaemonLink:
@@ -53,11 +46,8 @@ class DaemonLink:
 
     async def connect(self) -> Client:
         """Return a client with a connection of its own, for signals; the caller leaves it."""
-        client = Client(self.bus)
-        await client.__aenter__()
         # a gateway has no user who could type a password
-        client.ask_no_user()
-        return client
+        return await following.connect_without_user(self.bus)
 
     async def follow(self) -> AsyncGenerator[Client | None, None]:
         """Yield a client when there may be new rows or the daemon began or ended, without an end.
@@ -65,19 +55,9 @@ class DaemonLink:
         The first client is yielded at once: from then on, no row is missed. None is yielded after
         the bus was lost.
         """
-        while True:
-            try:
-                client = await self.connect()
-                try:
-                    async with aclosing(client.news()) as bursts:
-                        async for _ in bursts:
-                            yield client
-                finally:
-                    await client.__aexit__()
-            except OpDbusError as error:
-                log.debug("changes cannot be followed", reason=str(error))
-            yield None
-            await asyncio.sleep(_RETRY_SECONDS)
+        async with aclosing(following.follow(self.connect, Client.news)) as bursts:
+            async for burst in bursts:
+                yield burst and burst[0]
 
     @asynccontextmanager
     async def own_client(self) -> AsyncGenerator[Client, None]:

@@ -506,6 +506,9 @@ class StatusAnswer(Answer):
     Observers: Annotated[
         list[list[Json]], Field(description="name, state, number of objects, reason.")
     ]
+    Fleet: Annotated[
+        str, Field(description="How the fleet's database answers; empty: no fleet is set up.")
+    ] = ""
 
 
 def read_json(text: str) -> Json:

@@ -290,6 +290,8 @@ async def map_(asked: Annotated[models.MapRequest, Query()], client: Daemon) -> 
 
 
 @router.get("/status", response_model=models.StatusAnswer)
-async def status(client: Daemon) -> Response:
+async def status(request: Request, client: Daemon) -> Response:
     """Return what is served, by what, and what observes the host."""
-    return models.StatusAnswer(**await client.status()).response()
+    fleet = request.app.state.fleet
+    known = {**await client.status(), "Fleet": fleet.state if fleet else ""}
+    return models.StatusAnswer(**known).response()

@@ -51,6 +51,7 @@ _STATUS: Final = (
     (errors.ModelError, 503),
     (errors.ProviderError, 503),
     (errors.BusError, 503),
+    (errors.DatabaseUnreachable, 503),
     (errors.ShuttingDown, 503),
 )
 

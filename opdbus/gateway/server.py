@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import IPPROTO_TCP, TCP_NODELAY
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 import uvicorn
@@ -25,12 +25,14 @@ from opdbus.gateway import (
     write_routes,
 )
 from opdbus.gateway.daemon_link import DaemonLink
+from opdbus.gateway.fleet import fleet_routes
+from opdbus.gateway.fleet.fleet_link import FleetLink
 from opdbus.gateway.guard import Access, Guard
 from opdbus.gateway.http_connection import HttpConnection
 from opdbus.gateway.http_errors import add_error_answers
 from opdbus.gateway.http_limits import Limits
 from opdbus.gateway.http_metrics import Counters, metrics_app
-from opdbus.gateway.mcp.mcp_route import mcp_route
+from opdbus.gateway.mcp.mcp_route import mcp_routes
 from opdbus.gateway.openapi import describe_routes
 from opdbus.gateway.page import page_routes as page
 from opdbus.gateway.web_config import BasicAuth, WebConfig
@@ -54,6 +56,7 @@ _READING: Final = (
     host_routes.router,
     host_routes.objects,
     older_routes.router,
+    fleet_routes.router,
     page.router,
 )
 _LIMITS: Final = Limits()
@@ -85,9 +88,19 @@ class Listener:
         return f"{self.name} on {':'.join(map(str, address[:2])) if self.is_tcp else address}"
 
 
+class FleetAccess(NamedTuple):
+    """The URL of the fleet's database and its password; None leaves it to libpq's own file."""
+
+    url: str
+    password: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The gateway's settings: the bus, the tokens of TCP, its names, the metrics' users, limits."""
+    """The gateway's settings.
+
+    The bus, the tokens of TCP, its names, the metrics' users, limits, and the fleet.
+    """
 
     bus: str
     token: str = ""
@@ -95,6 +108,7 @@ class Options:
     names: Sequence[str] = ()
     web_config: Path | None = None
     limits: Limits = _LIMITS
+    fleet: FleetAccess | None = None
 
     def token_of(self, listener: Listener) -> str:
         """Return the token that clients of a listener send; empty if they need none."""
@@ -102,18 +116,18 @@ class Options:
         return tokens.get(listener.name, "") if listener.is_tcp else ""
 
 
-def read_app(link: DaemonLink) -> FastAPI:
+def read_app(link: DaemonLink, fleet: FleetLink | None = None) -> FastAPI:
     """Return the application of the reading socket."""
-    app = _new_app(link)
+    app = _new_app(link, fleet)
     for router in _READING:
         app.include_router(router)
-    app.router.routes.append(mcp_route(link))
+    app.router.routes += mcp_routes(link, fleet)
     return app
 
 
-def write_app(link: DaemonLink) -> FastAPI:
+def write_app(link: DaemonLink, fleet: FleetLink | None = None) -> FastAPI:
     """Return the application of the writing socket, which has the reading routes as well."""
-    app = read_app(link)
+    app = read_app(link, fleet)
     app.include_router(write_routes.router)
     return app
 
@@ -123,7 +137,8 @@ async def serve(options: Options, listeners: Sequence[Listener], service: System
     _require_token(options, listeners)
     counters = Counters()
     async with DaemonLink(options.bus) as link, signals(asyncio.Event()) as stopped:
-        servers = [_server(each, link, options, counters) for each in listeners]
+        fleet = FleetLink(*options.fleet, link) if options.fleet else None
+        servers = [_server(each, link, fleet, options, counters) for each in listeners]
         counters.count_connections(
             lambda: sum(len(server.server_state.connections) for server in servers)
         )
@@ -132,7 +147,7 @@ async def serve(options: Options, listeners: Sequence[Listener], service: System
             for server, each in zip(servers, listeners, strict=True)
         ]
         ended = [asyncio.create_task(work) for work in (stopped.wait(), service.ping_watchdog())]
-        service.describe = lambda: _describe(listeners, counters)
+        service.describe = lambda: _describe(listeners, counters, fleet)
         service.ready()
         counters.on_fault = service.renew
         await asyncio.wait([*tasks, *ended], return_when=asyncio.FIRST_COMPLETED)
@@ -142,9 +157,11 @@ async def serve(options: Options, listeners: Sequence[Listener], service: System
             server.stop()
         await asyncio.gather(*tasks)
         await cancel(ended)
+        if fleet:
+            await fleet.close()
 
 
-def _new_app(link: DaemonLink) -> FastAPI:
+def _new_app(link: DaemonLink, fleet: FleetLink | None) -> FastAPI:
     app = FastAPI(
         title="op-dbus",
         version=__version__,
@@ -153,6 +170,7 @@ def _new_app(link: DaemonLink) -> FastAPI:
         redoc_url=None,
     )
     app.state.link = link
+    app.state.fleet = fleet
     app.state.feed = change_stream.ChangeFeed(link)
     add_error_answers(app)
     describe_routes(app)
@@ -175,9 +193,10 @@ def _require_token(options: Options, listeners: Sequence[Listener]) -> None:
         log.info("web configuration not used", reason="there is no listener for metrics")
 
 
-def _describe(listeners: Sequence[Listener], counters: Counters) -> str:
+def _describe(listeners: Sequence[Listener], counters: Counters, fleet: FleetLink | None) -> str:
     fault = f"; last fault: {counters.last_fault}" if counters.last_fault else ""
-    return f"Serving {', '.join(map(str, listeners))}{fault}"
+    others = f"; fleet: {fleet.state}" if fleet else ""
+    return f"Serving {', '.join(map(str, listeners))}{others}{fault}"
 
 
 class _Server(uvicorn.Server):
@@ -205,7 +224,13 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
 
-def _server(listener: Listener, link: DaemonLink, options: Options, counters: Counters) -> _Server:
+def _server(
+    listener: Listener,
+    link: DaemonLink,
+    fleet: FleetLink | None,
+    options: Options,
+    counters: Counters,
+) -> _Server:
     """Return the server of a listener, behind its guard."""
     names = None
     if listener.is_tcp:
@@ -213,7 +238,7 @@ def _server(listener: Listener, link: DaemonLink, options: Options, counters: Co
         names = frozenset(name.lower() for name in own)
     config: WebConfig | None = None
     if listener.name != METRICS:
-        app: ASGIApp = write_app(link) if listener.name == WRITE else read_app(link)
+        app: ASGIApp = (write_app if listener.name == WRITE else read_app)(link, fleet)
     else:
         app = metrics_app(link, counters)
         if options.web_config:

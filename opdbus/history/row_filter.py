@@ -16,7 +16,7 @@ from opdbus.history.ledger import BLOCK, UNCHECKED
 from opdbus.platform.slices import slices
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.fields import IDENTITY
-from opdbus.state.object import Identity, Json, ObjectId
+from opdbus.state.object import Identity, Json, ObjectId, canonical
 
 # Larger than any number or time in the database.
 MAX_INT64: Final = (1 << 63) - 1
@@ -50,6 +50,8 @@ _COLUMNS: Final = (
     "seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved,"
     " (SELECT text FROM sentences WHERE id = meant.sentence)"
 )
+_HASHES: Final = "lower(hex(digest)), lower(hex(hash))"
+_NO_HASHES: Final = "'', ''"
 _OF_THINGS: Final = (
     "(plugin, kind, name) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
     " json_extract(value, '$[2]') FROM json_each(?))"
@@ -80,6 +82,8 @@ class Filter:
     is_oldest_first: bool = False
     # False leaves out objects of a first listing, which are no changes
     has_first: bool = True
+    # True reads the hashes of rows as well
+    has_hashes: bool = False
 
     def __post_init__(self) -> None:
         """Check `what`; raise InvalidArgs if it is unknown."""
@@ -108,6 +112,14 @@ class Row:
     size: int = 0
     # of the worst field of drift; empty for other rows, and where it is not kept
     severity: str = ""
+    # in hexadecimal: the digest of its values, and the hash of the row; empty unless requested
+    digest: str = ""
+    hash: str = ""
+
+    def hashed(self) -> str:
+        """Return what the row's hash covers besides the hash before; its digest must be known."""
+        why = (self.change_type, self.cause, self.coalesced_count)
+        return canonical([self.seq, self.at, self.boot, *self.identity, *why, self.digest])
 
 
 class Clause(NamedTuple):
@@ -180,6 +192,7 @@ class Reader:
         found = self._rows(
             f"{index} WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?",
             (numbers.start, numbers.stop - 1, *values, _AT_A_TIME),
+            _HASHES if wanted.has_hashes else _NO_HASHES,
         )
         holds = predicate(wanted)
         rest = range(0)
@@ -234,19 +247,20 @@ class Reader:
             self._database.execute("COMMIT")
         return Present({source: json.loads(text) for source, text in states}, numbers, first_at)
 
-    def _rows(self, which: str, values: Sequence[str | int]) -> list[Row]:
+    def _rows(self, which: str, values: Sequence[str | int], hashes: str = _NO_HASHES) -> list[Row]:
         # one SQL row: see FullText
         (found,) = self._database.execute(
-            f"SELECT json_group_array(json_array({_COLUMNS}))"  # noqa: S608 -- our own constants
+            f"SELECT json_group_array(json_array({_COLUMNS}, {hashes}))"  # noqa: S608 -- our own constants
             f" FROM (SELECT * FROM history {which}) AS meant",
             values,
         ).fetchone()
         rows = []
-        for seq, at, boot, *names, what, cause, text, folded, moved, said in json.loads(found):
+        for *row, digest, own_hash in json.loads(found):
+            seq, at, boot, *names, what, cause, text, folded, moved, said = row
             (fields, severity), sentence = take_severity(json.loads(text)), said or ""
             change = (what, cause, from_json(fields), folded, moved, sentence)
-            row = Row(seq, at, boot, Identity(*names), *change, size=len(text), severity=severity)
-            rows.append(row)
+            after = (len(text), severity, digest, own_hash)
+            rows.append(Row(seq, at, boot, Identity(*names), *change, *after))
         return rows
 
     def _one(self, sql: str, *values: int, default: int = 0) -> int:

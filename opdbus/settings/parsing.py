@@ -1,5 +1,6 @@
 """Parsers for the text of one setting; a parser's ValueError states the accepted values."""
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,9 +34,8 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MAX_BYTES: Final = 1 << 63
 _MAX_DIGITS: Final = 18
 # [NAME=]unix:/PATH or [NAME=]HOST:PORT
-_ADDRESS: Final = re.compile(
-    r"(?:(?:http|write|metrics)=)?(?:unix:/.*|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/=]+):\d{1,5})"
-)
+_TCP_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/=]+):\d{1,5}")
+_ADDRESS: Final = re.compile(rf"(?:(?:http|write|metrics)=)?(?:unix:/.*|{_TCP_ADDRESS.pattern})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,25 @@ def host_names(text: str) -> tuple[str, ...]:
     found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     if not all(re.fullmatch(r"[a-z0-9._-]+", name) for name in found):
         raise ValueError("names of hosts without ports, such as memory.example.org")
+    return found
+
+
+def tcp_addresses(text: str) -> tuple[str, ...]:
+    """Parse addresses of TCP to listen on, separated by commas; at least one."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found or not all(map(_TCP_ADDRESS.fullmatch, found)):
+        raise ValueError("ADDRESS:PORT or [ADDRESS]:PORT, several separated by commas")
+    return found
+
+
+def server_names(text: str) -> tuple[str, ...]:
+    """Parse names and addresses of a server, separated by commas."""
+    found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    for each in found:
+        if ":" in each:
+            ipaddress.IPv6Address(each)
+        elif not re.fullmatch(r"[a-z0-9._-]+", each):
+            raise ValueError("names or addresses without ports, such as memory.example.org")
     return found
 
 

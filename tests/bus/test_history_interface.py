@@ -1,6 +1,8 @@
 """What History1 means by an object: rows of other names, and those that are no changes."""
 
 import asyncio
+import hashlib
+import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -10,11 +12,12 @@ from typing import Any
 import pytest
 from harness.running import work_of
 
+from opdbus.bus import paths
 from opdbus.bus.service import contract
 from opdbus.bus.service.history1 import HistoryInterface
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker
-from opdbus.errors import LimitsExceeded, NotKept
+from opdbus.errors import InvalidArgs, LimitsExceeded, NotKept
 from opdbus.history.change import Cause, Change, ChangeType, FieldChange
 from opdbus.history.ledger import UNCHECKED
 from opdbus.index.catalogue.catalogue import Catalogue
@@ -25,7 +28,7 @@ from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity, Json, ObjectId, StateObject
+from opdbus.state.object import Identity, Json, ObjectId, StateObject, canonical
 
 PACKAGE = "/org/opdbus/state/packages/package/x"
 ROOT = contract.Caller(":1.1", 0)
@@ -225,6 +228,43 @@ def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
 
     rows: list[tuple[str, ChangeType, str]] = [("packages/package/x", "changed", "")] * 3
     assert run(tmp_path, work, rows=rows) == (1, 0, True)
+
+
+@work_of(run, "tmp_path", handed=2)
+async def test_changes_bring_what_their_hashes_cover(
+    memory: StateStore, history: HistoryInterface
+) -> None:
+    """A reader of all rows can compute the chain, also across rows whose values were erased."""
+    names = ["a", 'b\u2028"\\\x01', "\U0001f600"]
+    fields = [FieldChange(["version"], ["3.0"], ["2.0"])]
+    for number in range(300):
+        of = Identity("live:x", "lab", "box", names[number % 3])
+        change = Change(of, "changed", Cause(f"job:{number} \xe9", number), fields)
+        await memory.record([change], lambda _: None)
+    await history.forget(ROOT, {"object": paths.of("lab", "box", names[1])})
+    before, after = bytes(32), 0
+    while rows := await history.changes(
+        ROOT, {"chain": True, "order": "oldest", "after": after}, 99
+    ):
+        for row in rows:
+            text = row["chained"]
+            whole = hashlib.sha256(b"\0" + before + text.encode()).digest()
+            assert whole.hex() == row["hash"]
+            assert text == canonical(json.loads(text))
+            assert json.loads(text)[:-1] == [
+                row["seq"].value, row["at"].value, row["boot"], row["source"], row["plugin"],
+                row["kind"], row["name"], row["what"], row["cause"], row["folded"].value,
+            ]  # fmt: skip
+            before, after = whole, row["seq"].value
+    assert after == 301
+    (last,) = await history.changes(ROOT, {"chain": True, "below": 302}, 1)
+    assert last["hash"] == before.hex()
+    assert "hash" not in (await history.changes(ROOT, {"chain": False}, 1))[0]
+    for wrong in ({"about": "what"}, {"before_event": "x failed"}):
+        with pytest.raises(InvalidArgs, match="chain"):
+            await history.changes(ROOT, {"chain": True, **wrong}, 1)
+    with pytest.raises(InvalidArgs, match="chain"):
+        await history.nearest(ROOT, {"chain": True, "about": "what"}, 1)
 
 
 def hide(store: Store, last: int) -> None:

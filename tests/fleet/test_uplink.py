@@ -136,6 +136,8 @@ def test_another_machine_with_the_same_credentials_is_refused(database: FleetDat
         "SELECT opdbus.begin_epoch(2, 0, 'gap', NULL)",
         "SELECT opdbus.apply_objects(2, 1::smallint)",
         "SELECT opdbus.add_numerics('other', 'high', 768)",
+        "CREATE FUNCTION public.lower(text) RETURNS text LANGUAGE sql AS 'SELECT $1'",
+        "CREATE TABLE opdbus.mine (a integer)",
     ],
 )
 def test_a_host_reaches_only_its_own_rows(database: FleetDatabase, statement: str) -> None:

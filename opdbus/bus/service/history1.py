@@ -71,12 +71,16 @@ class HistoryInterface:
     async def changes(self, caller: Caller, wanted: Given, limit: int) -> list[dict[str, Plain]]:
         """Return changes, in their order or by their meaning."""
         require_range("limit", limit, 1)
-        asked = Options(wanted, {**_FILTER, **_BY_MEANING})
+        asked = Options(wanted, {**_FILTER, **_BY_MEANING, "chain": bool})
         which = await self._filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
         about, event = asked.get("about", ""), asked.get("before_event", "")
+        is_chained = asked.get("chain", default=False)
         if not wanted.keys() & _BY_MEANING.keys():
+            which = replace(which, has_hashes=is_chained)
             rows = await history_reader.first_rows(self._memory, which, limit, is_sent=True)
             return await self._send(rows)
+        if is_chained:
+            raise InvalidArgs("chain is of rows in their order: give it without about and others")
         if bool(about.strip()) == bool(event.strip()):
             raise InvalidArgs("changes are found by about or by before_event: give one of them")
         if event:
@@ -306,6 +310,8 @@ def _wire(row: Row, known: Attribution, believed: Collection[int]) -> dict[str, 
     }
     if row.identity.plugin == JOURNAL:
         found["believed"] = attribution.is_believed(believed, row)
+    if row.hash:
+        found |= {"chained": row.hashed(), "hash": row.hash}
     if row.text_distance is not None:
         found["moved"] = row.text_distance
     found |= wire_authors(known)

@@ -28,6 +28,7 @@ from opdbus.bus.service.object1 import (
     object_properties,
     object_vector,
 )
+from opdbus.bus.service.object_export import write_objects
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.config import SEVERITIES
@@ -322,6 +323,11 @@ class StateInterface:
     async def vectors(self, caller: Caller, wanted: Given) -> Descriptor:
         """Return the vectors of many objects in a file."""
         return await bulk.write_vectors(caller, self._bulk, self._vectors, wanted)
+
+    async def export(self, caller: Caller, objects: Sequence[str], options: Given) -> Descriptor:
+        """Return objects, or all of them, in a file of lines."""
+        bulk, pairs = self._bulk, self._drifts.pairs
+        return await write_objects(caller, bulk, self._vectors, pairs, objects, options)
 
     async def publish(
         self, caller: Caller, source: str, objects: Sequence[WireObject], options: Given

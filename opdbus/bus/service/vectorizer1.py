@@ -103,6 +103,7 @@ class VectorizerInterface:
             "model": LEVELS[engine.level].repository,
             "provider": engine.provider,
             "precision": engine.precision,
+            "numerics": engine.numerics,
             "max_tokens": Typed("u", engine.max_tokens),
             "native_dimension": Typed("u", engine.dimension),
         }

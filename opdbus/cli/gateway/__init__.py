@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from opdbus.cli.fleet import read_password
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError, OpDbusError
 from opdbus.platform import pip
 from opdbus.platform.token_files import read_token
 
 if TYPE_CHECKING:
-    from opdbus.gateway.server import Listener
+    from opdbus.config import Config
+    from opdbus.gateway.server import FleetAccess, Listener
 
 NAMES: Final = ("http", "write", "metrics")
 _LEAST_TOKEN: Final = 16
@@ -69,6 +71,7 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
             _read_token(settings.http_write_token_file, "op-dbus.http-write-token"),
             settings.http_hosts,
             settings.http_web_config,
+            fleet=_find_fleet(settings),
         )
         for each in listeners:
             click.echo(f"listening: {each}")
@@ -76,6 +79,15 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
     except OpDbusError as error:
         notify.leave(os.environ, os.getpid(), error)
         raise
+
+
+def _find_fleet(settings: Config) -> FleetAccess | None:
+    """Return the fleet's database, if one is set; raises ConfigError for its password's file."""
+    from opdbus.gateway.server import FleetAccess
+
+    if not settings.fleet_database:
+        return None
+    return FleetAccess(settings.fleet_database, read_password(settings.fleet_password_file))
 
 
 def _import_server() -> Any:

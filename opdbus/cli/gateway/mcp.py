@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import click
 
+from opdbus.cli.fleet import read_password, require_library
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError
 
 
 @root.command()
+@click.option("--fleet", is_flag=True, help="Ask about all hosts of a fleet instead.")
 @click.pass_context
-def mcp(context: click.Context) -> None:
+def mcp(context: click.Context, fleet: bool) -> None:
     """Let an assistant ask this host, by MCP over stdin and stdout.
 
     An assistant starts this command itself: docs/mcp.md has its settings. It asks the daemon as
-    the user who runs it, and changes nothing.
+    the user who runs it, and changes nothing. With --fleet, it asks the database that
+    OP_DBUS_FLEET_DATABASE names.
     """
     import asyncio
 
     try:
-        from opdbus.gateway.mcp.mcp_server import make_server
+        from opdbus.gateway.mcp.mcp_server import make_fleet_server, make_server
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"`op-dbus mcp` needs the MCP SDK: `pip install 'op-dbus[mcp]'` ({error})"
         ) from None
     from opdbus.gateway.daemon_link import DaemonLink
+    from opdbus.gateway.fleet.fleet_link import NO_FLEET, FleetLink
 
-    async def serve(bus: str) -> None:
-        async with DaemonLink(bus) as link:
-            await make_server(link).run_stdio_async()
+    settings = load_settings(context.obj)
+    password = None
+    if fleet:
+        require_library()
+        if not settings.fleet_database:
+            raise ConfigError(NO_FLEET)
+        password = read_password(settings.fleet_password_file)
 
-    asyncio.run(serve(load_settings(context.obj).bus))
+    async def serve() -> None:
+        async with DaemonLink(settings.bus) as link:
+            if not fleet:
+                await make_server(link).run_stdio_async()
+                return
+            asked = FleetLink(settings.fleet_database, password, link)
+            try:
+                await make_fleet_server(asked).run_stdio_async()
+            finally:
+                await asked.close()
+
+    asyncio.run(serve())

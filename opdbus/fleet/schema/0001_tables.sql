@@ -6,6 +6,9 @@
 CREATE EXTENSION IF NOT EXISTS vector SCHEMA public;
 CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA public;
 
+-- Functions that run with the owner's rights find types and operators in this schema.
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+
 DO $$
 DECLARE
   wanted text;
@@ -61,7 +64,7 @@ CREATE TABLE opdbus.host (
   level text,
   numerics smallint REFERENCES opdbus.numerics,
   -- (name, state, number of objects, reason) of each observer, as State1.Observers
-  observers jsonb NOT NULL DEFAULT '[]',
+  observers jsonb NOT NULL DEFAULT '[]' CHECK (pg_column_size(observers) <= 262144),
   -- why the host's history contradicts what it sent before; the first finding stays
   conflict text,
   conflict_at timestamptz,
@@ -221,7 +224,20 @@ CREATE UNLOGGED TABLE opdbus.staged_object (
   name text NOT NULL,
   updated_at bigint,
   -- the canonical JSON of the state; null: the object is gone
-  body text,
+  body text CHECK (octet_length(body) <= 4194304),
+  PRIMARY KEY (host, place)
+);
+-- The same with its digests, while `apply_objects` runs.
+CREATE UNLOGGED TABLE opdbus.arrived_object (
+  host integer NOT NULL,
+  place integer NOT NULL,
+  plugin text NOT NULL,
+  kind text NOT NULL,
+  name text NOT NULL,
+  updated_at bigint NOT NULL,
+  content bytea,
+  text bytea,
+  body jsonb,
   PRIMARY KEY (host, place)
 );
 CREATE UNLOGGED TABLE opdbus.staged_change (
@@ -230,6 +246,6 @@ CREATE UNLOGGED TABLE opdbus.staged_change (
   -- what was hashed, as canonical JSON
   chained text NOT NULL,
   hash bytea NOT NULL,
-  details jsonb NOT NULL,
+  details jsonb NOT NULL CHECK (pg_column_size(details) <= 4194304),
   PRIMARY KEY (host, seq)
 );

@@ -2,12 +2,12 @@
 
 -- The host of the session's role; null if the role is no host.
 CREATE FUNCTION opdbus.own_host() RETURNS integer
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT host FROM opdbus.host WHERE role = session_user
 $$;
 
 CREATE FUNCTION opdbus.require_own_host() RETURNS integer
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own integer := opdbus.own_host();
 BEGIN
@@ -20,7 +20,7 @@ END $$;
 
 -- Names of fields and FIELD=VALUE, in lower case; values of at most 100 characters.
 CREATE FUNCTION opdbus.terms(state jsonb) RETURNS text[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce(array_agg(DISTINCT term), '{}') FROM (
     SELECT jsonb_path_query(state, '$.** ? (@.type() == "object").keyvalue()') AS pair
   ) AS pairs
@@ -28,7 +28,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
     SELECT lower(pair->>'key') AS term
     UNION ALL
     SELECT lower(pair->>'key') || '=' || lower(value #>> '{}')
-    FROM jsonb_path_query(pair->'value', '$[*]') AS value
+    -- a list has the values of all its members, as conditions read it
+    FROM jsonb_path_query(pair->'value', CASE jsonb_typeof(pair->'value')
+      WHEN 'array' THEN '$.**'::jsonpath ELSE '$'::jsonpath END) AS value
     WHERE jsonb_typeof(value) IN ('string', 'number', 'boolean')
       AND length(value #>> '{}') <= 100
   ) AS terms
@@ -36,7 +38,7 @@ $$;
 
 -- The words of a text; names are split at punctuation too, so that nginx finds nginx.service.
 CREATE FUNCTION opdbus.words(text text) RETURNS tsvector
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
   SELECT to_tsvector('english'::regconfig, left(text, 20000))
       || to_tsvector('english'::regconfig, translate(left(text, 20000), './:@_-=', '       '))
 $$;
@@ -44,7 +46,7 @@ $$;
 -- The numerics' number; adds the table of its vectors.
 CREATE FUNCTION opdbus.add_numerics(given_name text, given_level text, given_dimension integer)
 RETURNS smallint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
   entry opdbus.numerics;
 BEGIN
@@ -79,13 +81,13 @@ CREATE TYPE opdbus.sync AS (host integer, epoch integer, after_seq bigint, refus
 
 -- The row of history up to which the server has a host's changes.
 CREATE FUNCTION opdbus.stored_history() RETURNS TABLE (seq bigint, hash bytea)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT seq, hash FROM opdbus.host WHERE host = opdbus.require_own_host()
 $$;
 
 CREATE FUNCTION opdbus.begin_epoch(own integer, follows bigint, why text, finding text)
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   UPDATE opdbus.host SET
     epoch = epoch + 1, seq = follows,
@@ -105,7 +107,7 @@ CREATE FUNCTION opdbus.begin_sync(
   given_dimension integer, given_observers jsonb, first_kept bigint, last bigint,
   hash_at_seq bytea
 ) RETURNS opdbus.sync
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
   known opdbus.host;
@@ -119,7 +121,9 @@ BEGIN
     RETURN (own, known.epoch, known.seq, 'these credentials belong to another machine, '
       || known.machine || ', and this is ' || left(given_machine, 100))::opdbus.sync;
   END IF;
-  IF given_numerics <> '' THEN
+  -- a few models by hosts: all others, up to 16, are added by workers
+  IF given_numerics <> '' AND (EXISTS (SELECT FROM opdbus.numerics WHERE name = given_numerics)
+                               OR (SELECT count(*) < 4 FROM opdbus.numerics)) THEN
     number := opdbus.add_numerics(given_numerics, given_level, given_dimension);
   END IF;
   UPDATE opdbus.host SET machine = given_machine, version = left(given_version, 100),
@@ -143,7 +147,7 @@ END $$;
 -- Stores the staged changes and objects of a host; returns the places of staged objects whose
 -- texts have no vector of the host's numerics yet.
 CREATE FUNCTION opdbus.apply_batch(given_epoch integer, remaining bigint) RETURNS integer[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
   known opdbus.host;
@@ -163,7 +167,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION opdbus.apply_changes(own integer) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   known opdbus.host;
   staged opdbus.staged_change;
@@ -189,9 +193,10 @@ BEGIN
     INSERT INTO opdbus.change VALUES (
       own, known.epoch, staged.seq, (hashed->>1)::bigint, hashed->>2, hashed->>3, hashed->>4,
       hashed->>5, hashed->>6, hashed->>7, hashed->>8, (hashed->>9)::bigint, hashed->>10,
-      staged.hash, staged.details->'fields', coalesce(staged.details->>'sentence', ''),
+      staged.hash, nullif(staged.details->'fields', 'null'), coalesce(staged.details->>'sentence', ''),
       coalesce(staged.details->>'severity', ''), coalesce(staged.details->'known', '{}'));
-    PERFORM opdbus.erase_changes(own, known.epoch, staged.seq, hashed, staged.details->'fields');
+    PERFORM opdbus.erase_changes(own, known.epoch, staged.seq, hashed,
+      nullif(staged.details->'fields', 'null'));
     reached := staged.seq;
     before := staged.hash;
   END LOOP;
@@ -209,38 +214,38 @@ END $$;
 CREATE FUNCTION opdbus.erase_changes(
   own integer, given_epoch integer, given_seq bigint, hashed jsonb, given_fields jsonb
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF hashed->>7 = 'forgot' THEN
     UPDATE opdbus.change SET fields = NULL, sentence = '', known = '{}'
       FROM jsonb_array_elements(given_fields) AS field,
         jsonb_array_elements((field->>2)::jsonb) AS rows
       WHERE host = own AND epoch = given_epoch AND field->>0 = 'rows'
-        AND seq BETWEEN (rows->>0)::bigint AND least((rows->>1)::bigint, given_seq - 1);
+        AND seq BETWEEN (rows->>0)::bigint AND least((rows->>1)::bigint, given_seq - 1)
+        AND fields IS NOT NULL;
   ELSIF hashed->>7 = 'gone' AND given_fields IS NULL THEN
     UPDATE opdbus.change SET fields = NULL, sentence = '', known = '{}'
       WHERE host = own AND epoch = given_epoch AND seq < given_seq AND source = hashed->>3
-        AND plugin = hashed->>4 AND kind = hashed->>5 AND name = hashed->>6;
+        AND plugin = hashed->>4 AND kind = hashed->>5 AND name = hashed->>6
+        -- an earlier row `gone` has no values, and keeps its sentence, as on the host
+        AND fields IS NOT NULL;
   END IF;
 END $$;
 
 CREATE FUNCTION opdbus.apply_objects(own integer, model smallint) RETURNS integer[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
   lacking integer[];
   goal smallint := (SELECT wanted FROM opdbus.fleet);
   trusted boolean := (SELECT vector_fault IS NULL FROM opdbus.host WHERE host = own);
 BEGIN
-  CREATE TEMPORARY TABLE IF NOT EXISTS arrived (
-    place integer, plugin text, kind text, name text, updated_at bigint, content bytea,
-    text bytea, body jsonb) ON COMMIT DELETE ROWS;
-  DELETE FROM pg_temp.arrived;
-  INSERT INTO pg_temp.arrived
-    SELECT place, plugin, kind, name, coalesce(updated_at, 0),
+  DELETE FROM opdbus.arrived_object WHERE host = own;
+  INSERT INTO opdbus.arrived_object
+    SELECT own, place, plugin, kind, name, coalesce(updated_at, 0),
       sha256(convert_to(body, 'UTF8')), sha256(convert_to(parsed->>'text', 'UTF8')), parsed
     FROM opdbus.staged_object CROSS JOIN LATERAL (SELECT body::jsonb AS parsed) AS json
     WHERE host = own;
-  IF EXISTS (SELECT FROM pg_temp.arrived WHERE body IS NOT NULL AND
+  IF EXISTS (SELECT FROM opdbus.arrived_object WHERE host = own AND body IS NOT NULL AND
              (body->>'plugin', body->>'kind', body->>'name')
              IS DISTINCT FROM (plugin, kind, name)) THEN
     RAISE EXCEPTION 'a state names another object than its row' USING ERRCODE = 'data_exception';
@@ -249,7 +254,7 @@ BEGIN
   WITH new AS (
     INSERT INTO opdbus.text
       SELECT DISTINCT ON (text) text, body->>'text', opdbus.words(body->>'text')
-      FROM pg_temp.arrived WHERE body IS NOT NULL ORDER BY text
+      FROM opdbus.arrived_object WHERE host = own AND body IS NOT NULL ORDER BY text
       ON CONFLICT DO NOTHING RETURNING digest)
   INSERT INTO opdbus.embedding_task (numerics, digest, not_before)
     SELECT goal, digest,
@@ -259,31 +264,36 @@ BEGIN
     SELECT DISTINCT ON (content) content, plugin, kind, name, coalesce(body->>'source', ''),
       nullif(body->'declared', 'null'), nullif(body->'observed', 'null'), text,
       opdbus.terms(jsonb_build_array(body->'declared', body->'observed'))
-    FROM pg_temp.arrived WHERE body IS NOT NULL ORDER BY content
+    FROM opdbus.arrived_object WHERE host = own AND body IS NOT NULL ORDER BY content
     ON CONFLICT DO NOTHING;
-  DELETE FROM opdbus.object USING pg_temp.arrived
-    WHERE object.host = own AND arrived.body IS NULL
+  DELETE FROM opdbus.object USING opdbus.arrived_object AS arrived
+    WHERE object.host = own AND arrived.host = own AND arrived.body IS NULL
       AND (object.plugin, object.kind, object.name) = (arrived.plugin, arrived.kind, arrived.name);
   INSERT INTO opdbus.object
     SELECT DISTINCT ON (plugin, kind, name) own, plugin, kind, name, content, updated_at
-    FROM pg_temp.arrived WHERE body IS NOT NULL ORDER BY plugin, kind, name, place DESC
+    FROM opdbus.arrived_object WHERE host = own AND body IS NOT NULL ORDER BY plugin, kind, name, place DESC
     ON CONFLICT (host, plugin, kind, name)
-    DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at;
+    DO UPDATE SET content = excluded.content, updated_at = excluded.updated_at
+    WHERE (object.content, object.updated_at) <> (excluded.content, excluded.updated_at);
   IF trusted THEN
     SELECT array_agg(place ORDER BY place) INTO lacking FROM (
-      SELECT DISTINCT ON (text) place, text FROM pg_temp.arrived
-      WHERE body IS NOT NULL ORDER BY text, place) AS texts
+      SELECT DISTINCT ON (text) place, text FROM opdbus.arrived_object
+      WHERE host = own AND body IS NOT NULL ORDER BY text, place) AS texts
     WHERE NOT EXISTS (SELECT FROM opdbus.vector WHERE numerics = model AND digest = texts.text)
       AND NOT EXISTS (SELECT FROM opdbus.offered_vector AS offered
                       WHERE offered.numerics = model AND offered.digest = texts.text);
   END IF;
   DELETE FROM opdbus.staged_object WHERE host = own;
+  DELETE FROM opdbus.arrived_object WHERE host = own;
+  IF (SELECT count(*) > 200000 FROM opdbus.object WHERE host = own) THEN
+    RAISE EXCEPTION 'a host may have at most 200000 objects' USING ERRCODE = 'program_limit_exceeded';
+  END IF;
   RETURN coalesce(lacking, '{}');
 END $$;
 
 -- Offers vectors of the host's numerics, of texts that it has.
 CREATE FUNCTION opdbus.offer_vectors(texts bytea[], vectors text[]) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
   taken integer;
@@ -302,16 +312,18 @@ BEGIN
   RETURN taken;
 END $$;
 
--- The digests of the host's own stored objects.
+-- The digests of the host's own stored objects, and their sources.
 CREATE FUNCTION opdbus.own_digests()
-RETURNS TABLE (plugin text, kind text, name text, digest bytea)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
-  SELECT plugin, kind, name, content FROM opdbus.object WHERE host = opdbus.require_own_host()
+RETURNS TABLE (plugin text, kind text, name text, digest bytea, source text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT object.plugin, object.kind, object.name, object.content, content.source
+  FROM opdbus.object JOIN opdbus.content ON content.digest = object.content
+  WHERE host = opdbus.require_own_host()
 $$;
 
 -- Replaces the host's drift; `rows` has (plugin, kind, name, class, severity, since, fields) each.
 CREATE FUNCTION opdbus.put_drift(rows jsonb) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
 BEGIN
@@ -324,14 +336,14 @@ END $$;
 
 -- Notes that all digests were compared and that those which differed have been sent.
 CREATE FUNCTION opdbus.end_comparison() RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   UPDATE opdbus.host SET compared_at = now(), current_at = now(), seen_at = now()
   WHERE host = opdbus.require_own_host()
 $$;
 
 -- Says that the host is there and has nothing new.
 CREATE FUNCTION opdbus.keep_alive(given_observers jsonb) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   UPDATE opdbus.host SET seen_at = now(), current_at = now(), backlog = 0,
     observers = given_observers
   WHERE host = opdbus.require_own_host()

@@ -1,4 +1,4 @@
-"""Route `/mcp`: the MCP server over streamable HTTP, made by the first request."""
+"""Routes `/mcp` and `/mcp/fleet`: MCP servers over streamable HTTP, made by the first request."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from opdbus.gateway.daemon_link import DaemonLink
+from opdbus.gateway.fleet.fleet_link import NO_FLEET, FleetLink
 from opdbus.gateway.http_errors import HttpError
 
 if TYPE_CHECKING:
@@ -22,20 +23,33 @@ _IDLE_SECONDS: Final = 1800.0
 _BODY_BYTES: Final = 1 << 20
 
 
-def mcp_route(link: DaemonLink) -> Route:
-    """Return the route; hosts, origins and tokens are the gateway's guard's to check."""
-    endpoint = McpEndpoint(partial(_load_server, link), link.is_ending)
-    return Route("/mcp", endpoint=endpoint, methods=["GET", "POST", "DELETE"])
+def mcp_routes(link: DaemonLink, fleet: FleetLink | None) -> list[Route]:
+    """Return the routes; hosts, origins and tokens are the gateway's guard's to check."""
+    servers = {"/mcp": partial(_load_server, link), "/mcp/fleet": partial(_load_fleet, fleet)}
+    return [
+        Route(
+            path,
+            endpoint=McpEndpoint(load, link.is_ending),
+            methods=["GET", "POST", "DELETE"],
+        )
+        for path, load in servers.items()
+    ]
 
 
 def _load_server(link: DaemonLink) -> "MCPServer[Any]":
-    """Load the SDK and return the server; raises HttpError where the SDK is not installed."""
-    try:
-        from opdbus.gateway.mcp.mcp_server import make_server
-    except ModuleNotFoundError as error:
-        reason = f"/mcp needs the MCP SDK: `pip install 'op-dbus[mcp]'` ({error})"
-        raise HttpError(501, reason) from None
+    """Load the SDK and return the host's server."""
+    from opdbus.gateway.mcp.mcp_server import make_server
+
     return make_server(link)
+
+
+def _load_fleet(fleet: FleetLink | None) -> "MCPServer[Any]":
+    """Load the SDK and return the fleet's server; raises HttpError where there is no fleet."""
+    if not fleet:
+        raise HttpError(404, NO_FLEET)
+    from opdbus.gateway.mcp.mcp_server import make_fleet_server
+
+    return make_fleet_server(fleet)
 
 
 class McpEndpoint:
@@ -61,6 +75,8 @@ class McpEndpoint:
             server = await asyncio.to_thread(self._load)
         except Exception as error:  # noqa: BLE001 -- of the SDK: those who wait need an answer
             reason = f"MCP is not served: {type(error).__name__}: {error}"
+            if isinstance(error, ModuleNotFoundError):
+                reason = f"MCP needs its SDK: `pip install 'op-dbus[mcp]'` ({error})"
             known = isinstance(error, HttpError)
             ready.set_exception(error if known else HttpError(501, reason))
             # the next request tries again

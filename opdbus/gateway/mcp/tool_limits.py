@@ -7,13 +7,15 @@ from typing import Final, ParamSpec, TypeVar
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from opdbus.errors import BusError, OpDbusError, ShuttingDown
+from opdbus.errors import BusError, DatabaseUnreachable, OpDbusError, ShuttingDown
 from opdbus.gateway.mcp.host_text import clean, mark, shorten
 
 P = ParamSpec("P")
 T = TypeVar("T")
 # Clients give up after 30 to 45 seconds.
 MOST_SECONDS: Final = 25.0
+# Errors whose sentences quote nothing of a host.
+_OWN: Final = (BusError, DatabaseUnreachable, ShuttingDown)
 
 
 def bound(
@@ -39,4 +41,4 @@ def bound(
 def _sentence_of(error: OpDbusError) -> str:
     """Return an error's sentence; one that may quote the host is marked."""
     text = shorten(clean(str(error)))
-    return text if isinstance(error, BusError | ShuttingDown) else mark([text])
+    return text if isinstance(error, _OWN) else mark([text])

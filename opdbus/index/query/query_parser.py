@@ -1,36 +1,25 @@
 """Query parsing: takes conditions (`state:failed`, `size>5`) and comparisons (`over 5 GB`) out."""
 
-import ipaddress
 import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Final, NamedTuple
 
 from opdbus.engine.batching import Rank
-from opdbus.errors import InvalidArgs, ModelError, OpDbusError, ProviderError
+from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index.catalogue.entry_view import NOTHING, EntryRefs
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching, constraints, spelling
 from opdbus.index.query.constraints import DateConstraint
+from opdbus.index.query.question_conditions import find_conditions
 from opdbus.index.query.spelling import Correction
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.second_stage import Vector
-from opdbus.state import fields
-from opdbus.state.conditions import IS, Condition, condition
+from opdbus.state.conditions import Condition
 from opdbus.state.object import Json
-from opdbus.state.secret_names import is_secret_name
 
-# A question with more conditions is a document, in which a colon has another meaning.
-_MAX_CONDITIONS: Final = 8
-# Fields that make a condition only if an object has the value: `user:hunter2` may be credentials.
-_NAMING: Final = frozenset("user username login account".split())
-_CANDIDATE = re.compile(
-    r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*)(:|[<>!]?=|[<>])(\"[^\"]+\"|'[^']+'|[^\s\"']+)",
-    re.IGNORECASE,
-)
 # Questions are cut to this length first: about twice what a model reads.
 MAX_CHARACTERS: Final = 2000
 # A longer question is a document, whose spelling is not corrected.
@@ -38,7 +27,6 @@ _MOST_SPELT: Final = 1000
 # A word that every model has as a single token.
 _PLAIN: Final = "a"
 _DIGIT = re.compile(r"\d")
-_AT_THE_END: Final = "?!.,;)"
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?))?")
 # Dates are compared of at most this many objects.
 _MOST_DATED: Final = 5000
@@ -72,16 +60,15 @@ def now() -> datetime:
 async def parse_query(memory: StateStore, question: str) -> ParsedQuery:
     """Take conditions and comparisons out of a question, if objects have the fields.
 
-    Conditions are FIELD:VALUE, and those of `parse` without spaces.
+    Conditions are those of `question_conditions`.
     """
-    candidates = [*_CANDIDATE.finditer(question)]
     conditions: list[Condition] = []
     words = question
-    for match in reversed(candidates) if len(candidates) <= _MAX_CONDITIONS else ():
-        taken = _condition(*match.groups())
-        if taken and await _is_met(memory, taken):
-            conditions.insert(0, taken)
-            words = words[: match.start()] + words[match.end() :]
+    for asked in reversed(find_conditions(question)):
+        probe = asked.probe
+        if not probe or len((await condition_matching.found(memory, [probe], only_first=True)).ids):
+            conditions.insert(0, asked.condition)
+            words = words[: asked.start] + words[asked.end :]
     rest, compared = words, list[ComparedValue]()
     times = constraints.find_times(words)
     for one in sorted([*constraints.find_comparisons(words), *times], reverse=True):
@@ -131,36 +118,6 @@ async def correct_query(vectors: ObjectVectors, asked: ParsedQuery) -> ParsedQue
     found = await memory.archive.read(correct)
     words = spelling.apply_corrections(asked.words, found)
     return replace(asked, words=words, corrected=tuple(found))
-
-
-def _condition(field: str, compared: str, given: str) -> Condition | None:
-    """Return a condition; None for a URL, a time, an address, credentials, or no number."""
-    is_quoted = given[0] in "\"'"
-    value = given if is_quoted else given.rstrip(_AT_THE_END)
-    if not value or value.startswith(("//", ":", "\\")):
-        return None
-    if field.lower() not in fields.IDENTITY and ("@" in value or is_secret_name(value)):
-        return None
-    if ":" in value and not is_quoted:
-        try:
-            ipaddress.ip_interface(value)
-        except ValueError:
-            return None
-    if compared != ":":
-        with suppress(InvalidArgs):
-            return condition(field, compared, value)
-        return None
-    # a name is rarely written in full
-    return condition(field, "~" if field.lower() == "name" else IS, value)
-
-
-async def _is_met(memory: StateStore, asked: Condition) -> bool:
-    """Return whether an object has the field of a condition, or for some fields the value."""
-    if asked.field.lower() in fields.IDENTITY:
-        return True
-    if asked.field.lower() not in _NAMING:
-        asked = Condition(asked.field, "~", "")
-    return bool(len((await condition_matching.found(memory, [asked], only_first=True)).ids))
 
 
 async def _having_date(memory: StateStore, asked: DateConstraint) -> EntryRefs:

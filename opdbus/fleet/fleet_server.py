@@ -1,0 +1,190 @@
+"""Composition root of the fleet's server: the embedded database, TLS in front, an orderly end."""
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from opdbus.errors import OpDbusError
+from opdbus.fleet import postgres, tls_front
+from opdbus.fleet.certificates import Authority
+from opdbus.fleet.embedded_server import DATABASE, EmbeddedServer
+from opdbus.platform import regular_files
+from opdbus.platform.tasks import pauses, signals, until_first_ends
+from opdbus.systemd.notify import Systemd
+
+log = structlog.get_logger()
+
+LISTEN: Final = "127.0.0.1:5433"
+NO_LEVEL: Final = "none"
+_RENEW_SECONDS: Final = 86_400
+# Pauses before a worker is started again, which ends if it lacks the model.
+_WORKER_SECONDS: Final = (1.0, 5.0, 30.0, 300.0)
+_WORKER_END_SECONDS: Final = 20.0
+_CERTIFICATES: Final = "tls"
+_ENDPOINT: Final = "endpoint.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The server's folder, addresses to listen on, and the names by which hosts reach it.
+
+    `level` is what its worker computes: empty what the fleet wants, `none` starts no worker.
+    `environment` is the worker's.
+    """
+
+    folder: Path
+    listen: Sequence[str] = (LISTEN,)
+    names: Sequence[str] = ()
+    level: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Endpoint(NamedTuple):
+    """The name and the port by which hosts reach the server."""
+
+    name: str
+    port: int
+
+    def url(self, role: str, files: str) -> str:
+        """Return the URL for a role; `files` is the folder of its certificates, or empty."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        query = f"sslmode=verify-full&sslrootcert={files}ca.crt"
+        return f"postgresql://{role}@{name}:{self.port}/{DATABASE}?{query}"
+
+
+async def serve(options: ServeOptions, service: Systemd, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` gets the lines for people.
+
+    Raises ConfigError, or OpDbusError if the database ends by itself.
+    """
+    listeners = [tls_front.listen(each) for each in options.listen]
+    try:
+        async with signals(asyncio.Event()) as stopped:
+            service.progress()
+            authority = _open_authority(options.folder)
+            names = server_names(options.names, options.listen)
+            context = tls_front.tls_context(
+                authority.certificate_file, *authority.server_files(names)
+            )
+            front = tls_front.TlsFront(
+                EmbeddedServer(options.folder).socket, context, authority.accepts
+            )
+            # the database ends before the front, so that clients receive what it says of it
+            async with front, EmbeddedServer(options.folder) as server:
+                async with postgres.connected(server.url, server.password) as connection:
+                    applied = await postgres.migrate(connection)
+                endpoint = Endpoint(names[0], listeners[0].getsockname()[1])
+                _write_endpoint(options.folder, endpoint)
+                for line in (*(f"applied {name}" for name in applied), _line(endpoint)):
+                    announce(line)
+                service.describe = lambda: f"{_line(endpoint)}; {front.sessions} sessions"
+                front.on_change = service.renew
+                service.ready()
+                await until_first_ends(
+                    _run_worker(options),
+                    stopped.wait(),
+                    _require_running(server),
+                    service.ping_watchdog(),
+                    _renew(lambda: context.load_cert_chain(*authority.server_files(names))),
+                    *map(front.accept, listeners),
+                )
+                service.stopping()
+    finally:
+        for each in listeners:
+            each.close()
+
+
+def server_names(given: Sequence[str], listen: Sequence[str]) -> list[str]:
+    """Return the names and addresses of the server's certificate; hosts use the first one."""
+    addresses = [each.rpartition(":")[0].strip("[]") for each in listen]
+    own = [each for each in addresses if each not in ("0.0.0.0", "::", "")]  # noqa: S104 -- no bind
+    host = [] if own and all(map(_is_loopback, own)) else [socket.getfqdn(), socket.gethostname()]
+    everywhere = [] if len(own) == len(addresses) else ["127.0.0.1", "::1"]
+    return list(dict.fromkeys((*given, *host, *own, *everywhere, "localhost")))
+
+
+def read_endpoint(folder: Path) -> Endpoint | None:
+    """Return how hosts reach the server of a folder; None if it never served."""
+    with suppress(OSError, ValueError):
+        return Endpoint(**json.loads((folder / _ENDPOINT).read_text(encoding="utf-8")))
+    return None
+
+
+def open_authority(folder: Path) -> Authority:
+    """Return the authority of the server in a folder; raises ConfigError."""
+    return Authority(folder / _CERTIFICATES)
+
+
+def _open_authority(folder: Path) -> Authority:
+    # as the server makes it, which comes later
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return open_authority(folder)
+
+
+def _write_endpoint(folder: Path, endpoint: Endpoint) -> None:
+    regular_files.replace_file(
+        folder / _ENDPOINT, json.dumps(endpoint._asdict()) + "\n", mode=0o644
+    )
+
+
+def _line(endpoint: Endpoint) -> str:
+    return f"serving {endpoint.url('ROLE', '')}"
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("::1", "localhost")
+
+
+async def _require_running(server: EmbeddedServer) -> None:
+    status = await server.wait()
+    raise OpDbusError(f"PostgreSQL ended by itself with status {status}: its messages are above")
+
+
+async def _run_worker(options: ServeOptions) -> None:
+    """Run a worker as a process, so that no session waits for a model; restart it if it ends."""
+    if options.level == NO_LEVEL:
+        await asyncio.Event().wait()
+    environ = {
+        name: text
+        for name, text in options.environment.items()
+        # these are for the server, and the folder's database is the worker's
+        if name not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "OP_DBUS_FLEET_DATABASE")
+    }
+    command = [sys.executable, "-P", "-m", "opdbus", "fleet", "--folder", str(options.folder)]
+    level = ["--level", options.level] if options.level else []
+    for pause in pauses(_WORKER_SECONDS):
+        worker = await asyncio.create_subprocess_exec(
+            *(*command, "worker", *level), stdin=asyncio.subprocess.DEVNULL, env=environ
+        )
+        try:
+            status = await worker.wait()
+        finally:
+            if worker.returncode is None:
+                worker.terminate()
+                await _end(worker)
+        log.warning("worker ended", exit_status=status, retry_seconds=pause)
+        await asyncio.sleep(pause)
+
+
+async def _end(worker: asyncio.subprocess.Process) -> None:
+    """Wait until a worker has ended its batch; the database would only undo it."""
+    try:
+        await asyncio.wait_for(worker.wait(), _WORKER_END_SECONDS)
+    except TimeoutError:
+        worker.kill()
+        await worker.wait()
+
+
+async def _renew(load: Callable[[], None]) -> None:
+    """Look at the server's certificate each day; new connections get the renewed one."""
+    while True:
+        await asyncio.sleep(_RENEW_SECONDS)
+        load()

@@ -1,0 +1,245 @@
+"""Changes over all hosts, grouped: one sentence on many hosts is one line."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from opdbus.fleet.questions import fleet_search, identities
+from opdbus.fleet.questions.fleet_conditions import Asked, take_scope
+from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts
+from opdbus.fleet.questions.vector_ranks import Embed
+from opdbus.history.change import FIRST
+from opdbus.index.query import query_terms
+from opdbus.state.object import ObjectId
+
+if TYPE_CHECKING:
+    import asyncpg
+
+# Rows that are grouped: without a time, the newest ones.
+_MOST_ROWS: Final = 100_000
+_NEWEST_ROWS: Final = 10_000
+# Objects near a question whose changes are answers too, and what that is worth beside words.
+_NEAR_OBJECTS: Final = 20
+_NEAR: Final = 0.5
+# Words with which one asks for any change.
+_ANY_CHANGE: Final = frozenset(
+    "change changes changed happen happens happened new recently everywhere anything".split()
+)
+_FOREVER: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A span of time in microseconds since 1970: from `since`, before `before`; 0 for no limit."""
+
+    since: int = 0
+    before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGroup:
+    """A change that one or more hosts had: the sentence, and where and when it happened.
+
+    Times are in microseconds since 1970, by the hosts' clocks. `share` says how much of the
+    question's information the sentence has; it is 0 if the object is near the question.
+    """
+
+    sentence: str
+    object_id: ObjectId
+    what: str
+    severity: str
+    where: OnHosts
+    first: int
+    last: int
+    count: int
+    causes: tuple[str, ...]
+    by: tuple[str, ...]
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesAnswer:
+    """The changes, the newest last; with a question, the best first. `total` counts all groups.
+
+    First listings of hosts are counted only. `is_cut`: older rows were not read.
+    """
+
+    hosts: Hosts
+    asked: Asked
+    changes: tuple[ChangeGroup, ...]
+    total: int
+    listed: int
+    listed_on: tuple[str, ...]
+    is_cut: bool
+
+
+class _Words(NamedTuple):
+    """Words of a question with their weights, and the objects near it."""
+
+    weights: Mapping[str, float]
+    near: frozenset[ObjectId]
+
+
+async def find_changes(
+    connection: asyncpg.Connection,
+    *,
+    about: str = "",
+    between: Between | None = None,
+    scope: Scope | None = None,
+    plugin: str = "",
+    kind: str = "",
+    limit: int = 50,
+    embed: Embed | None = None,
+) -> ChangesAnswer:
+    """Return changes in a span of time; `about` is a question on them, also with host: and tag:."""
+    given, span = scope or Scope(), between or Between()
+    asked = take_scope(about, given.hosts, given.tags)
+    asked = replace(asked, words=" ".join(asked.words.split()))
+    hosts = await find_hosts(connection, asked.scope)
+    terms = [term for term in query_terms.terms(asked.words) if term not in _ANY_CHANGE]
+    narrow = [span.since, span.before or _FOREVER, hosts.ids, plugin, kind]
+    words = await _weigh(connection, asked, terms, embed) if terms else None
+    rows = await _read_rows(connection, narrow, words, is_dated=bool(span.since or span.before))
+    groups = _group(rows, hosts, words)
+    if words:
+        least = fleet_search.LEAST_SHARE
+        groups = [g for g in groups if g.share >= least or g.object_id in words.near]
+        groups.sort(key=lambda each: (-_rank(each, words), -each.last))
+        changes = tuple(groups[:limit])
+    else:
+        changes = tuple(groups[:limit][::-1])
+    listed, listed_on = await _first_listings(connection, narrow, hosts)
+    most = _MOST_ROWS if span.since or span.before else _NEWEST_ROWS
+    return ChangesAnswer(
+        hosts,
+        asked,
+        changes,
+        len(groups),
+        0 if words else listed,
+        () if words else listed_on,
+        is_cut=sum(row["count"] for row in rows) >= most,
+    )
+
+
+_WITHIN: Final = (
+    "FROM opdbus.change WHERE at >= $1 AND at < $2 AND host = ANY($3)"
+    " AND ($4 = '' OR plugin = $4) AND ($5 = '' OR kind = $5)"
+)
+_GROUPED: Final = (
+    "SELECT sentence, plugin, kind, name, what, max(severity) AS severity, min(at) AS first,"
+    " max(at) AS last, count(*) AS count, array_agg(DISTINCT host) AS hosts,"
+    " array_agg(DISTINCT cause) AS causes,"
+    " array_agg(DISTINCT known->>'by') FILTER (WHERE known->>'by' <> '') AS by"
+    " FROM row GROUP BY sentence, plugin, kind, name, what ORDER BY max(at) DESC"
+)
+
+
+async def _weigh(
+    connection: asyncpg.Connection,
+    asked: Asked,
+    terms: Sequence[str],
+    embed: Embed | None,
+) -> _Words:
+    rows = await connection.fetch(
+        "SELECT word, (SELECT count(*) FROM (SELECT FROM opdbus.change"
+        " WHERE opdbus.words(sentence) @@ plainto_tsquery('english', word) LIMIT 5000) AS few)"
+        " AS count FROM unnest($1::text[]) AS word"
+        " WHERE numnode(plainto_tsquery('english', word)) > 0",
+        list(terms),
+    )
+    total = await connection.fetchval(
+        "SELECT sum(greatest(reltuples, 0))::bigint FROM pg_class"
+        " JOIN pg_inherits ON inhrelid = pg_class.oid WHERE inhparent = 'opdbus.change'::regclass"
+    )
+    total = max(total or 0, 100, *(row["count"] for row in rows)) if rows else 1
+    weights = {row["word"]: math.log((total + 1) / (row["count"] + 0.5)) for row in rows}
+    found = await fleet_search.search(
+        connection, asked.words, embed=embed, scope=asked.scope, limit=_NEAR_OBJECTS
+    )
+    return _Words(weights, frozenset(hit.found.object_id for hit in found.hits))
+
+
+async def _read_rows(
+    connection: asyncpg.Connection,
+    narrow: Sequence[object],
+    words: _Words | None,
+    *,
+    is_dated: bool,
+) -> list[Mapping[str, Any]]:
+    """Return changes grouped by their sentences, the newest first."""
+    about, values = "", list(narrow)
+    if words:
+        near = sorted(words.near) or [ObjectId("", "", "")]
+        values += [list(words.weights), *map(list, zip(*near, strict=True))]
+        about = (
+            " AND (opdbus.words(sentence) @@ (SELECT string_agg('('"
+            " || plainto_tsquery('english', word)::text || ')', ' | ')::tsquery"
+            " FROM unnest($6::text[]) AS word)"
+            " OR (plugin, kind, name) IN"
+            " (SELECT * FROM unnest($7::text[], $8::text[], $9::text[])))"
+        )
+    most = _MOST_ROWS if is_dated else _NEWEST_ROWS
+    read = f"SELECT * {_WITHIN} AND cause <> '{FIRST}'{about} ORDER BY at DESC LIMIT {most}"
+    sql = f"WITH row AS ({read}) {_GROUPED}"
+    return [dict(row) for row in await connection.fetch(sql, *values)]
+
+
+def _group(
+    rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None
+) -> list[ChangeGroup]:
+    """Join rows whose sentences and names differ only in identities; the newest first."""
+    names = {part.host: part.name for part in hosts.parts}
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        own = [names[host] for host in row["hosts"]]
+        own = own if len(own) == 1 else []
+        masked = (identities.mask(row[key], own) for key in ("sentence", "name"))
+        groups[row["plugin"], row["kind"], row["what"], *masked].append(row)
+    return [_of_rows(group, hosts, words) for group in groups.values()]
+
+
+def _of_rows(rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None) -> ChangeGroup:
+    newest = max(rows, key=lambda row: row["last"])
+    object_id = ObjectId(newest["plugin"], newest["kind"], newest["name"])
+    sentence = newest["sentence"] or f"{'/'.join(object_id)}: {newest['what']}, values erased"
+    return ChangeGroup(
+        sentence,
+        object_id,
+        newest["what"],
+        max(row["severity"] for row in rows),
+        hosts.split({host for row in rows for host in row["hosts"]}),
+        min(row["first"] for row in rows),
+        newest["last"],
+        sum(row["count"] for row in rows),
+        tuple(sorted({cause for row in rows for cause in row["causes"] if cause})),
+        tuple(sorted({by for row in rows for by in row["by"] or () if by})),
+        _share(sentence, words) if words else 0.0,
+    )
+
+
+def _share(sentence: str, words: _Words) -> float:
+    """Return the share of the question's information in a sentence; forms of a word are equal."""
+    have = {word[: query_terms.BEGINNING] for word in query_terms.terms(sentence)}
+    whole = sentence.lower()
+    met = sum(
+        weight
+        for word, weight in words.weights.items()
+        if word[: query_terms.BEGINNING] in have or word in whole
+    )
+    return met / max(sum(words.weights.values()), 1e-9)
+
+
+def _rank(each: ChangeGroup, words: _Words) -> float:
+    return each.share + (_NEAR if each.object_id in words.near else 0.0)
+
+
+async def _first_listings(
+    connection: asyncpg.Connection, narrow: Sequence[object], hosts: Hosts
+) -> tuple[int, tuple[str, ...]]:
+    sql = f"SELECT host, count(*) AS count {_WITHIN} AND cause = '{FIRST}' GROUP BY host"
+    rows = await connection.fetch(sql, *narrow)
+    return sum(row["count"] for row in rows), hosts.names(row["host"] for row in rows)

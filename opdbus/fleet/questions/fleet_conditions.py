@@ -1,0 +1,210 @@
+"""Conditions over the contents of all hosts: SQL narrows, Python decides as on one host.
+
+A content is stored once however many hosts have it, so that it is read and decided once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opdbus.errors import InvalidArgs
+from opdbus.fleet.questions.fleet_scope import Scope
+from opdbus.index.query.question_conditions import find_conditions
+from opdbus.platform.slices import slices
+from opdbus.state import fields
+from opdbus.state.conditions import BOOLEANS, AllOf, Condition, pattern
+from opdbus.state.object import Identity, Json
+
+if TYPE_CHECKING:
+    import asyncpg
+
+_SCOPE: Final = re.compile(r"(?<!\S)(host|tag):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE)
+_AT_THE_END: Final = "?!.,;)"
+# opdbus.terms has values up to this length.
+_LONGEST_TERM: Final = 100
+_AT_A_TIME: Final = 2000
+# Observed values take precedence over declared ones, as on one host.
+_CONTENT: Final = (
+    "SELECT digest, source, plugin, kind, name, coalesce(observed, declared) AS fields, text"
+    " FROM opdbus.content"
+)
+# Contents of so many hosts are selected in SQL; of more, all contents are read.
+FEW_HOSTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question's words, the conditions taken out of it, and the hosts that it is about."""
+
+    words: str
+    conditions: tuple[Condition, ...]
+    scope: Scope
+
+
+class Content(NamedTuple):
+    """A state that one or more hosts have; `text` is the digest of its text."""
+
+    digest: bytes
+    identity: Identity
+    properties: Mapping[str, Json]
+    text: bytes
+
+
+def take_scope(question: str, hosts: Sequence[str] = (), tags: Sequence[str] = ()) -> Asked:
+    """Take `host:NAME` and `tag:NAME` out of a question; further ones are given."""
+    found: dict[str, list[str]] = {"host": [*hosts], "tag": [*tags]}
+    for match in _SCOPE.finditer(question):
+        found[match[1].lower()].append(match[2].strip("\"'").rstrip(_AT_THE_END))
+    words = _SCOPE.sub("", question)
+    return Asked(words, (), Scope(tuple(found["host"]), tuple(found["tag"])))
+
+
+class TextFilter(NamedTuple):
+    """The texts that count: these, or those that one of these hosts has; None for no filter."""
+
+    texts: Sequence[bytes] | None = None
+    hosts: Sequence[int] | None = None
+
+
+# The condition of `TextFilter.hosts` on a column `digest`; $ stands for the parameter.
+ON_HOSTS: Final = (
+    "($::int[] IS NULL OR EXISTS (SELECT FROM opdbus.content JOIN opdbus.object"
+    " ON object.content = content.digest WHERE content.text = near.digest"
+    " AND object.host = ANY($)))"
+)
+
+
+async def read_question(
+    connection: asyncpg.Connection,
+    question: str,
+    where: Sequence[Condition] = (),
+    scope: Scope | None = None,
+) -> Asked:
+    """Take scope and conditions out of a question, as on one host; `where` has further ones.
+
+    FIELD:VALUE is a condition only if an object of some host has the field.
+    """
+    given = scope or Scope()
+    asked = take_scope(question, given.hosts, given.tags)
+    words, taken = asked.words, list[Condition]()
+    for each in reversed(find_conditions(words)):
+        probe = each.probe
+        if not probe or await _is_met(connection, probe):
+            taken.insert(0, each.condition)
+            words = words[: each.start] + words[each.end :]
+    return Asked(" ".join(words.split()), (*where, *taken), asked.scope)
+
+
+async def _is_met(connection: asyncpg.Connection, probe: Condition) -> bool:
+    if probe.value == "":
+        return bool(await _fitting(connection, probe.field))
+    return bool(await find_contents(connection, [probe], most=1))
+
+
+async def require_fields(connection: asyncpg.Connection, conditions: Sequence[Condition]) -> None:
+    """Raise InvalidArgs for a condition on a field that no object of any host has."""
+    for each in conditions:
+        if each.field.lower() not in fields.IDENTITY and not await _fitting(connection, each.field):
+            raise InvalidArgs(
+                f"no object of the fleet has a field {each.field}; values that change by"
+                " themselves, such as use in percent, stay on their hosts"
+            )
+
+
+async def _fitting(connection: asyncpg.Connection, name: str) -> list[str]:
+    """Return the keys in lower case of which a field with this name has one.
+
+    A field's path ends in the words of its name, or is in a list with that name: then a key ends in
+    the last word. A key without words is passed over by `fields.fit`.
+    """
+    rows = await connection.fetch("SELECT name FROM opdbus.field")
+    last = fields.split(name)[-1:]
+    keys = ((row["name"], fields.split(row["name"])) for row in rows)
+    return [key.lower() for key, words in keys if not words or words[-1:] == last]
+
+
+async def find_contents(
+    connection: asyncpg.Connection,
+    conditions: Sequence[Condition],
+    ids: Sequence[int] | None = None,
+    most: int = 0,
+    name: str = "",
+) -> list[Content]:
+    """Return the contents that meet all conditions, of all hosts or of a few (`ids`).
+
+    `name` is that of the objects, without `.service` or with *, then of those that may match.
+    Some may be on no host, or on others than these: `objects_of` tells.
+    """
+    clauses, values = ["TRUE"], list[object]()
+    for each in conditions:
+        for clause, value in await _narrow(connection, each):
+            values.append(value)
+            clauses.append(clause.replace("$", f"${len(values)}"))
+    if "*" in name:
+        values.append(pattern(max(name.split("*"), key=len)))
+        clauses.append(f"name ILIKE ${len(values)}")
+    elif name:
+        values.append([name.lower(), f"{name.lower()}.service"])
+        clauses.append(f"lower(name) = ANY(${len(values)})")
+    if ids is not None and len(ids) <= FEW_HOSTS:
+        values.append(list(ids))
+        clauses.append(
+            "digest IN (SELECT content FROM opdbus.object WHERE host = ANY($))".replace(
+                "$", f"${len(values)}"
+            )
+        )
+    wanted, found = AllOf(conditions), list[Content]()
+    async with connection.transaction(readonly=True):
+        sql = f"{_CONTENT} WHERE {' AND '.join(clauses)}"
+        cursor = await connection.cursor(sql, *values)
+        while rows := await cursor.fetch(_AT_A_TIME):
+            found += [each for each in map(read_content, rows) if _holds(wanted, each)]
+            if most and len(found) >= most:
+                break
+    return found
+
+
+def _holds(wanted: AllOf, content: Content) -> bool:
+    return not wanted.conditions or wanted.hold(content.identity, content.properties)
+
+
+def read_content(row: asyncpg.Record) -> Content:
+    """Return a row with digest, source, plugin, kind, name, fields and text."""
+    identity = Identity(*(row[key] for key in fields.IDENTITY))
+    properties = json.loads(row["fields"]) if row["fields"] else {}
+    return Content(row["digest"], identity, properties, row["text"])
+
+
+async def read_contents(
+    connection: asyncpg.Connection, digests: Sequence[bytes]
+) -> dict[bytes, Content]:
+    """Return contents by their digests."""
+    found: dict[bytes, Content] = {}
+    for part in slices(digests, _AT_A_TIME):
+        rows = await connection.fetch(
+            f"{_CONTENT} WHERE digest = ANY($1)",
+            list(part),
+        )
+        found |= {row["digest"]: read_content(row) for row in rows}
+    return found
+
+
+async def _narrow(connection: asyncpg.Connection, asked: Condition) -> Sequence[tuple[str, object]]:
+    """Return clauses with a value each, of which every content that meets a condition meets all."""
+    column = asked.field.lower()
+    if column in fields.IDENTITY:
+        return [(f"{column} ILIKE $", pattern(asked.part))] if asked.part else ()
+    keys = await _fitting(connection, asked.field)
+    values = [asked.text] if asked.text else []
+    if asked.operator == "=" and asked.value in BOOLEANS:
+        values = [word for word, is_on in BOOLEANS.items() if is_on is BOOLEANS[asked.value]]
+    if values and all(value.isascii() and len(value) <= _LONGEST_TERM for value in values):
+        return [("terms && $::text[]", [f"{key}={value}" for key in keys for value in values])]
+    clauses: list[tuple[str, object]] = [("terms && $::text[]", keys)]
+    if asked.part:
+        clauses.append(("coalesce(observed, declared)::text ILIKE $", pattern(asked.part)))
+    return clauses
