@@ -160,9 +160,9 @@ async def _compare(level: str) -> dict[str, float]:
     vectors = {}
     for provider, precision in (
         ("cpu", "fp32"),
-        ("cpu", "bf16"),
-        ("openvino", "fp32"),
-        ("openvino", "bf16"),
+        ("cpu:openvino", "int8"),
+        ("cpu:openvino", "fp32"),
+        ("cpu:openvino", "bf16"),
         ("cpu", "int8"),
     ):
         given = {"execution_provider": provider, "precision": precision, "vector_level": level}
