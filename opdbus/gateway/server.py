@@ -26,7 +26,7 @@ from opdbus.gateway import (
 )
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.fleet import fleet_routes
-from opdbus.gateway.fleet.fleet_link import FleetLink
+from opdbus.gateway.fleet.fleet_link import FleetLink, embed_by_daemon
 from opdbus.gateway.guard import Access, Guard
 from opdbus.gateway.http_connection import HttpConnection
 from opdbus.gateway.http_errors import add_error_answers
@@ -137,7 +137,7 @@ async def serve(options: Options, listeners: Sequence[Listener], service: System
     _require_token(options, listeners)
     counters = Counters()
     async with DaemonLink(options.bus) as link, signals(asyncio.Event()) as stopped:
-        fleet = FleetLink(*options.fleet, link) if options.fleet else None
+        fleet = FleetLink(*options.fleet, embed_by_daemon(link)) if options.fleet else None
         servers = [_server(each, link, fleet, options, counters) for each in listeners]
         counters.count_connections(
             lambda: sum(len(server.server_state.connections) for server in servers)

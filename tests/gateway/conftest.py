@@ -52,3 +52,12 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnownFleet]:
 
     with known_fleet(tmp_path_factory.mktemp("fleet")) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def fleet_gateway(
+    served: Running, known: KnownFleet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """Run a gateway that may read the database."""
+    with Gateway(served, tmp_path_factory.mktemp("fleet-gateway"), **known.settings) as running:
+        yield running

@@ -11,7 +11,6 @@ import pytest
 from harness.gateways import Gateway
 
 from opdbus.errors import DatabaseUnreachable, TimedOut
-from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.fleet import fleet_models
 from opdbus.gateway.fleet.fleet_link import MOST_CONNECTIONS, FleetLink
 
@@ -38,15 +37,6 @@ ROUTES: list[tuple[str, dict[str, Any], Any]] = [
     ("missing", {"of": "web4"}, fleet_models.MISSING),
     ("object", {"name": "openssh"}, fleet_models.OBJECT),
 ]
-
-
-@pytest.fixture(scope="module")
-def fleet_gateway(
-    served: Running, known: KnownFleet, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gateway]:
-    """Run a gateway that may read the database."""
-    with Gateway(served, tmp_path_factory.mktemp("fleet-gateway"), **known.settings) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -196,32 +186,31 @@ def test_no_question_holds_a_connection_for_long(known: KnownFleet) -> None:
     """End a statement and a question that take longer, and serve others then."""
 
     async def work() -> None:
-        async with DaemonLink("none") as link:
-            password = known.password_file.read_text()
-            fleet = FleetLink(known.url, password, link, seconds=0.5, wait_seconds=0.2)
+        password = known.password_file.read_text()
+        fleet = FleetLink(known.url, password, seconds=0.5, wait_seconds=0.2)
 
-            async def sleep(connection: asyncpg.Connection, _embed: object) -> None:
-                await connection.execute("SELECT pg_sleep(60)")
+        async def sleep(connection: asyncpg.Connection, _embed: object) -> None:
+            await connection.execute("SELECT pg_sleep(60)")
 
-            async def think(_connection: object, _embed: object) -> None:
-                await asyncio.sleep(60)
+        async def think(_connection: object, _embed: object) -> None:
+            await asyncio.sleep(60)
 
-            async def count(connection: asyncpg.Connection, _embed: object) -> object:
-                return await connection.fetchval("SELECT count(*) FROM opdbus.host")
+        async def count(connection: asyncpg.Connection, _embed: object) -> object:
+            return await connection.fetchval("SELECT count(*) FROM opdbus.host")
 
-            for slow in (sleep, think):
-                with pytest.raises(TimedOut):
-                    await fleet.ask(slow)
-            assert await fleet.ask(count) == 6
-            busy = [asyncio.create_task(fleet.ask(think)) for _ in range(MOST_CONNECTIONS)]
-            await asyncio.sleep(0.1)
-            with pytest.raises(DatabaseUnreachable, match="other questions"):
-                await fleet.ask(count)
-            assert {type(each) for each in await asyncio.gather(*busy, return_exceptions=True)} == {
-                TimedOut
-            }
-            assert await fleet.ask(count) == 6
-            await fleet.close()
+        for slow in (sleep, think):
+            with pytest.raises(TimedOut):
+                await fleet.ask(slow)
+        assert await fleet.ask(count) == 6
+        busy = [asyncio.create_task(fleet.ask(think)) for _ in range(MOST_CONNECTIONS)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(DatabaseUnreachable, match="other questions"):
+            await fleet.ask(count)
+        assert {type(each) for each in await asyncio.gather(*busy, return_exceptions=True)} == {
+            TimedOut
+        }
+        assert await fleet.ask(count) == 6
+        await fleet.close()
 
     asyncio.run(work())
 
@@ -230,21 +219,20 @@ def test_questions_leave_the_gateway_free(known: KnownFleet) -> None:
     """Go on with others while a question computes."""
 
     async def work() -> None:
-        async with DaemonLink("none") as link:
-            fleet = FleetLink(known.url, known.password_file.read_text(), link)
-            began = asyncio.Event()
-            own = asyncio.get_running_loop()
-            is_done = False
+        fleet = FleetLink(known.url, known.password_file.read_text())
+        began = asyncio.Event()
+        own = asyncio.get_running_loop()
+        is_done = False
 
-            async def compute(_connection: object, _embed: object) -> None:
-                own.call_soon_threadsafe(began.set)
-                while not is_done:
-                    time.sleep(0.001)  # noqa: ASYNC251 -- it computes
+        async def compute(_connection: object, _embed: object) -> None:
+            own.call_soon_threadsafe(began.set)
+            while not is_done:
+                time.sleep(0.001)  # noqa: ASYNC251 -- it computes
 
-            task = asyncio.create_task(fleet.ask(compute))
-            await began.wait()
-            is_done = True
-            await task
-            await fleet.close()
+        task = asyncio.create_task(fleet.ask(compute))
+        await began.wait()
+        is_done = True
+        await task
+        await fleet.close()
 
     asyncio.run(asyncio.wait_for(work(), 60))

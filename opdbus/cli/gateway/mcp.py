@@ -40,13 +40,17 @@ def mcp(context: click.Context, fleet: bool) -> None:
 
     async def serve() -> None:
         async with DaemonLink(settings.bus) as link:
-            if not fleet:
-                await make_server(link).run_stdio_async()
-                return
-            asked = FleetLink(settings.fleet_database, password, link)
-            try:
-                await make_fleet_server(asked).run_stdio_async()
-            finally:
-                await asked.close()
+            await make_server(link).run_stdio_async()
 
-    asyncio.run(serve())
+    async def serve_fleet() -> None:
+        from opdbus.fleet.questions.question_vectors import QuestionVectors
+
+        vectors = QuestionVectors(settings)
+        link = FleetLink(settings.fleet_database, password, vectors.embed)
+        try:
+            await make_fleet_server(link).run_stdio_async()
+        finally:
+            await link.close()
+            await vectors.close()
+
+    asyncio.run(serve_fleet() if fleet else serve())

@@ -35,7 +35,7 @@ _CLOSE_SECONDS: Final = 3.0
 
 
 class FleetLink:
-    """Asks the fleet's database; `close` ends its connections.
+    """Asks the fleet's database; `close` ends its connections. `embed` computes vectors.
 
     Questions run in a thread of their own: those that compare all hosts compute for a second, in
     which the gateway goes on to answer others.
@@ -45,12 +45,12 @@ class FleetLink:
         self,
         url: str,
         password: str | None,
-        link: DaemonLink,
+        embed: Embed | None = None,
         *,
         seconds: float = MOST_SECONDS,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        self._url, self._password, self._link = url, password, link
+        self._url, self._password, self._embed = url, password, embed
         self._seconds, self._wait_seconds = seconds, wait_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -65,8 +65,8 @@ class FleetLink:
         """
         own = asyncio.get_running_loop()
 
-        async def embed(words: str, _wanted: Sequence[Numerics]) -> Mapping[str, Sequence[float]]:
-            asked = asyncio.run_coroutine_threadsafe(self._ask_daemon(words), own)
+        async def embed(words: str, wanted: Sequence[Numerics]) -> Mapping[str, Sequence[float]]:
+            asked = asyncio.run_coroutine_threadsafe(self._compute(words, wanted), own)
             return await asyncio.wrap_future(asked)
 
         try:
@@ -124,6 +124,12 @@ class FleetLink:
             with postgres.translate_errors(self._url):
                 await pool.release(connection, timeout=_CLOSE_SECONDS)
 
+    async def _compute(
+        self, words: str, wanted: Sequence[Numerics]
+    ) -> Mapping[str, Sequence[float]]:
+        """Return vectors, in the loop of who asks."""
+        return await self._embed(words, wanted) if self._embed else {}
+
     async def _acquire(self, pool: asyncpg.Pool) -> PoolConnectionProxy[asyncpg.Record]:
         """Return a connection; raises DatabaseUnreachable."""
         try:
@@ -136,12 +142,18 @@ class FleetLink:
         except (AccessDenied, ConfigError) as error:
             raise DatabaseUnreachable(str(error)) from None
 
-    async def _ask_daemon(self, words: str) -> Mapping[str, Sequence[float]]:
-        try:
-            return await ask_daemon(await self._link.client(), words)
-        except OpDbusError:
-            return {}  # no bus
-
     async def _close_pool(self) -> None:
         if self._pool:
             self._pool.terminate()
+
+
+def embed_by_daemon(link: DaemonLink) -> Embed:
+    """Return the function that asks the daemon of this host for the vectors of questions."""
+
+    async def embed(words: str, _wanted: Sequence[Numerics]) -> Mapping[str, Sequence[float]]:
+        try:
+            return await ask_daemon(await link.client(), words)
+        except OpDbusError:
+            return {}  # no bus
+
+    return embed

@@ -75,7 +75,7 @@ function readAddress() {
 
 // asking the gateway
 
-class Away extends Error {}
+class Away extends Error { isAway = true; }
 class Refused extends Error {}
 
 async function get(path, parameters = {}, signal = undefined) {
@@ -454,6 +454,9 @@ const views = {
     return { title: "Map", heading: "Map", nodes: drawMap(data) };
   },
 
+  // a script of its own, for those who have a fleet
+  async fleet(at, signal) { return (await import("./fleet.js")).default(at, signal); },
+
   async serving(at, signal) {
     await readStatus(signal);
     const nodes = [servingTable(status)];
@@ -713,6 +716,7 @@ async function readStatus(signal) {
   status = await get("status", {}, signal);
   const absent = status.Observers.filter(([, state]) => state !== "up").length;
   find("drifted").textContent = status.Drifted ? ` ${status.Drifted}` : "";
+  find("fleet").hidden = !status.Fleet;
   find("missing").textContent = absent ? ` ${absent} absent` : "";
   return status;
 }
@@ -892,3 +896,5 @@ addEventListener("keydown", (event) => {
 const start = readAddress();
 if (start.view === "ask") box.value = start.query.get("q") ?? "";
 render(true).then(listen);
+
+export { SEVERITIES, SPANS, address, age, breakable, choice, count, el, entry, first, format, get, parsed, plain, say, short, table, time };
