@@ -265,3 +265,20 @@ def test_two_workers_have_different_batches(database: FleetDatabase, static: Con
 
     assert with_model(database, static, run) == (256, 144, 256)
     assert database.fetch(VECTORS) == [(400,)]
+
+
+def test_vectors_of_other_precisions_are_no_lies() -> None:
+    """Take int8 as other runtimes compute it; say nothing of 16-bit floats, and find the rest."""
+    own = np.array([1, 0], np.float32)
+
+    def fault(cosine: float, least: float) -> bool:
+        vector = np.array([cosine, (1 - cosine**2) ** 0.5], np.float32)
+        sent = vector_audit._Sent(b"", "", vector, is_shared=True, own=None)
+        return vector_audit.find_fault([sent], [(sent, own)], least) is not None
+
+    bounds = vector_audit.LEAST_COSINES
+    # measured by benchmarks/fleet_workers.py: bf16 with fp32, int8 of two runtimes
+    assert not fault(0.99993, bounds["float"])
+    assert not fault(0.9868, bounds["int8"])
+    assert fault(0.9868, bounds["float"])
+    assert fault(0.9, bounds["int8"])
