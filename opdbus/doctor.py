@@ -41,6 +41,7 @@ _PATIENCE_SECONDS: Final = 10.0
 _LIBRARIES: Final = "numpy tokenizers safetensors dbus_fast asyncinotify structlog".split()
 # modules of the extra `http`
 _OF_GATEWAY: Final = ("bcrypt", "fastapi", "prometheus_client", "uvicorn", "yaml")
+_OF_FLEET: Final = "asyncpg"
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _PAGE: Final = 4096
 # Failed units that are named.
@@ -51,6 +52,8 @@ _STEADY_SECONDS: Final = 600
 _FORGOTTEN_SECONDS: Final = 86_400
 # In the status of the service that delivers alerts: faults of it and of what it runs.
 _NOT_DELIVERED: Final = (", and failed ", ", and cannot note ", "op-dbus stores nothing, ")
+# Begins the status of a sender that waits for its next attempt.
+_NOT_SENT: Final = "Cannot send"
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 
 
@@ -206,6 +209,7 @@ async def examine(
         verdicts.append(await asyncio.to_thread(_check_alerts))
         verdicts.append(await asyncio.to_thread(_check_metrics))
         verdicts += await asyncio.to_thread(check_gateway, is_installed)
+        verdicts.append(await asyncio.to_thread(check_fleet, is_installed))
         is_read = False
         try:
             config, is_read = load(service.environ()), True
@@ -308,6 +312,26 @@ def check_gateway(is_installed: Callable[[str], bool]) -> list[Verdict]:
             verdict = Verdict(subject, "ok", finding)
         verdicts.append(verdict)
     return verdicts
+
+
+def check_fleet(is_installed: Callable[[str], bool]) -> Verdict:
+    """Check that this host is sent to the fleet, if that is switched on, by the sender's status."""
+    service = unit.find_unit(unit.SENDER)
+    said = service.shown["StatusText"].removeprefix(unit.FAILED) if service else ""
+    advice = f"`journalctl --unit {unit.SENDER}` says more"
+    if not service or not (service.is_running or service.has_failed):
+        if service and service.is_left_out:
+            finding = "off: this host has no credentials of a fleet; `op-dbus fleet add` makes them"
+            return Verdict("fleet", "ok", finding)
+        return Verdict("fleet", "ok", "off")
+    if not is_installed(_OF_FLEET):
+        cure = f"{pip.install('op-dbus[fleet]')}, or install op-dbus-fleet"
+        return Verdict("fleet", "wrong", f"it is on, and lacks {_OF_FLEET}", cure)
+    if service.has_failed:
+        return Verdict("fleet", "wrong", said or f"{unit.SENDER} failed", advice)
+    if said.startswith(_NOT_SENT):
+        return Verdict("fleet", "warning", said, advice)
+    return Verdict("fleet", "ok", f"on; {said}" if said else "on")
 
 
 def _check_privacy() -> list[Verdict]:

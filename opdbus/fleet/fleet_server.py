@@ -3,9 +3,10 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,13 +17,17 @@ from opdbus.fleet import postgres, tls_front
 from opdbus.fleet.certificates import Authority
 from opdbus.fleet.embedded_server import DATABASE, EmbeddedServer
 from opdbus.platform import regular_files
-from opdbus.platform.tasks import signals, until_first_ends
+from opdbus.platform.tasks import pauses, signals, until_first_ends
 from opdbus.systemd.notify import Systemd
 
 log = structlog.get_logger()
 
 LISTEN: Final = "127.0.0.1:5433"
+NO_LEVEL: Final = "none"
 _RENEW_SECONDS: Final = 86_400
+# Pauses before a worker is started again, which ends if it lacks the model.
+_WORKER_SECONDS: Final = (1.0, 5.0, 30.0, 300.0)
+_WORKER_END_SECONDS: Final = 20.0
 _CERTIFICATES: Final = "tls"
 _ENDPOINT: Final = "endpoint.json"
 
@@ -31,13 +36,15 @@ _ENDPOINT: Final = "endpoint.json"
 class ServeOptions:
     """The server's folder, addresses to listen on, and the names by which hosts reach it.
 
-    `level` is what a worker of this process computes; empty starts none.
+    `level` is what its worker computes: empty what the fleet wants, `none` starts no worker.
+    `environment` is the worker's.
     """
 
     folder: Path
     listen: Sequence[str] = (LISTEN,)
     names: Sequence[str] = ()
     level: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Endpoint(NamedTuple):
@@ -81,8 +88,8 @@ async def serve(options: ServeOptions, service: Systemd, announce: Callable[[str
                 service.describe = lambda: f"{_line(endpoint)}; {front.sessions} sessions"
                 front.on_change = service.renew
                 service.ready()
-                # a worker of `options.level` is one more of these
                 await until_first_ends(
+                    _run_worker(options),
                     stopped.wait(),
                     _require_running(server),
                     service.ping_watchdog(),
@@ -139,6 +146,41 @@ def _is_loopback(address: str) -> bool:
 async def _require_running(server: EmbeddedServer) -> None:
     status = await server.wait()
     raise OpDbusError(f"PostgreSQL ended by itself with status {status}: its messages are above")
+
+
+async def _run_worker(options: ServeOptions) -> None:
+    """Run a worker as a process, so that no session waits for a model; restart it if it ends."""
+    if options.level == NO_LEVEL:
+        await asyncio.Event().wait()
+    environ = {
+        name: text
+        for name, text in options.environment.items()
+        # these are for the server, and the folder's database is the worker's
+        if name not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "OP_DBUS_FLEET_DATABASE")
+    }
+    command = [sys.executable, "-P", "-m", "opdbus", "fleet", "--folder", str(options.folder)]
+    level = ["--level", options.level] if options.level else []
+    for pause in pauses(_WORKER_SECONDS):
+        worker = await asyncio.create_subprocess_exec(
+            *(*command, "worker", *level), stdin=asyncio.subprocess.DEVNULL, env=environ
+        )
+        try:
+            status = await worker.wait()
+        finally:
+            if worker.returncode is None:
+                worker.terminate()
+                await _end(worker)
+        log.warning("worker ended", exit_status=status, retry_seconds=pause)
+        await asyncio.sleep(pause)
+
+
+async def _end(worker: asyncio.subprocess.Process) -> None:
+    """Wait until a worker has ended its batch; the database would only undo it."""
+    try:
+        await asyncio.wait_for(worker.wait(), _WORKER_END_SECONDS)
+    except TimeoutError:
+        worker.kill()
+        await worker.wait()
 
 
 async def _renew(load: Callable[[], None]) -> None:

@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-import re
 import struct
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -16,7 +15,8 @@ from opdbus.client import Client
 from opdbus.errors import BusError, LimitsExceeded, OpDbusError
 from opdbus.fleet.uplink import ChangeRow, HostFacts, StateRow
 from opdbus.history.checkpoint import origin
-from opdbus.state.object import Json, canonical
+from opdbus.state.database_text import replace_unfit, replace_unfit_json
+from opdbus.state.object import Json
 
 log = structlog.get_logger()
 
@@ -36,9 +36,6 @@ _KNOWN: Final = (
 )
 # The fields of a row whose values were erased.
 _ERASED: Final = [["", "", ""]]
-# Characters that PostgreSQL's text cannot hold, and what may be one of them in JSON.
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
-_UNFIT_JSON: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[\0\ud800-\udfff]")
 _FLOAT16_BYTES: Final = 2
 
 Name = tuple[str, str, str]
@@ -57,27 +54,6 @@ class Model(NamedTuple):
 
     numerics: str = ""
     dimension: int = 0
-
-
-def fit(value: Json) -> Json:
-    """Replace characters that PostgreSQL's text cannot hold, in all strings of a value."""
-    if isinstance(value, str):
-        return _UNFIT.sub("\ufffd", value)
-    if isinstance(value, list | tuple):
-        return [fit(item) for item in value]
-    if isinstance(value, dict):
-        return {fit(key): fit(item) for key, item in value.items()}
-    return value
-
-
-def fit_json(text: str) -> str:
-    """Replace the same characters, also escaped ones, in a text of JSON."""
-    if not _UNFIT_JSON.search(text):
-        return text
-    try:
-        return canonical(fit(json.loads(text)))
-    except ValueError:
-        return str(fit(text))
 
 
 async def read_facts(client: Client, model: Model) -> HostFacts:
@@ -120,7 +96,10 @@ async def read_observers(client: Client) -> list[list[Json]]:
 
 def _observers(properties: Mapping[str, Json]) -> list[list[Json]]:
     rows = properties.get("Observers", ())
-    return [fit([name, state, count, why[:_LONGEST_REASON]]) for name, state, count, why in rows]
+    return [
+        replace_unfit([name, state, count, why[:_LONGEST_REASON]])
+        for name, state, count, why in rows
+    ]
 
 
 def unlisted_sources(observers: Iterable[Sequence[Json]]) -> frozenset[str]:
@@ -170,12 +149,14 @@ async def read_changes(client: Client, after: int, last: int) -> list[ReadRow]:
 def _read_row(change: Mapping[str, Json]) -> ReadRow:
     fields = [list(each) for each in change["fields"]]
     details: dict[str, Any] = {
-        "sentence": fit(change["sentence"]),
+        "sentence": replace_unfit(change["sentence"]),
         "severity": change.get("severity", ""),
-        "known": fit({key: change[key] for key in _KNOWN if key in change}),
+        "known": replace_unfit({key: change[key] for key in _KNOWN if key in change}),
     }
     if fields != _ERASED:
-        details["fields"] = [[fit(path), *map(fit_json, values)] for path, *values in fields]
+        details["fields"] = [
+            [replace_unfit(path), *map(replace_unfit_json, values)] for path, *values in fields
+        ]
     chained = str(change["chained"])
     row = ChangeRow(change["seq"], chained, bytes.fromhex(change["hash"]), details)
     size = len(json.dumps(details))
@@ -279,7 +260,10 @@ async def read_drift(client: Client) -> list[list[Json]]:
     """Return (plugin, kind, name, class, severity, since, fields) of each drifted object."""
     rows = []
     for path, kind_of_drift, severity, since, _, fields in await client.drift({}):
-        sent = [[fit(name), fit_json(a), fit_json(b), worst] for name, a, b, worst in fields]
+        sent = [
+            [replace_unfit(name), replace_unfit_json(a), replace_unfit_json(b), worst]
+            for name, a, b, worst in fields
+        ]
         rows.append([*paths.parse(path), kind_of_drift, severity, int(since), sent])
     return rows
 

@@ -222,10 +222,12 @@ class Sender:
         except OpDbusError as error:
             longest = self._pace.longest_retry
             return self._note_fault(error, min(longest, self._pace.first_retry * 2**self._retries))
+        return 0.0
+
+    def _note_success(self) -> None:
         if self._fault:
             log.info("fleet is reached again", after=self._fault)
         self._fault, self._retries = "", 0
-        return 0.0
 
     def _note_fault(self, error: OpDbusError, seconds: float) -> float:
         """Log a fault once, note that all must be compared; return the pause, with jitter."""
@@ -253,6 +255,7 @@ class Sender:
             await session.begin()
             while True:
                 await self._send(session)
+                self._note_success()
                 self.progress.say(f"All is sent, up to row {session.seq} of history")
                 end = time.monotonic() + self._pace.linger
                 await self._wait(min(end, self._next_due()))
@@ -306,7 +309,7 @@ class _Session:
     async def begin(self) -> None:
         """Begin where the stored history ends; raises AccessDenied for another machine."""
         memory = self._memory
-        if self._news.has_vectors or not memory.model.numerics:
+        if self._news.has_vectors:
             memory.model = await host_reader.read_model(self._client)
         facts = await host_reader.read_facts(self._client, memory.model)
         stored, digest = await self._uplink.stored_history()
@@ -417,8 +420,9 @@ class _Session:
         """Offer the vectors that were missing before; begin again if another model made them."""
         self._news.has_vectors = False
         if await host_reader.read_model(self._client) != self._memory.model:
-            self._memory.model = Model()
+            self._news.has_vectors = True
             await self.begin()
+            self._news.has_vectors = False
         wanted, self._memory.awaiting = self._memory.awaiting, {}
         await self._offer(wanted)
 

@@ -47,8 +47,8 @@ class Limits:
     Until its login, a connection lives at most `seconds`.
     """
 
-    sessions: int = 180
-    without_certificate: int = 48
+    sessions: int = 360
+    without_certificate: int = 64
     logins: int = 64
     seconds: float = 10.0
 

@@ -146,6 +146,8 @@ class Worker:
             self._ended += ended
             return True
         if await fleet_level.serve_wanted(connection):
+            # the vectors of the level before may be removed now
+            self._rests = [0.0, 0.0]
             return True
         return await self._walk(connection)
 

@@ -21,6 +21,8 @@ NAME: Final = "op-dbus.service"
 ALERTS: Final = "op-dbus-notify.service"
 # The service that writes metrics, and the timer that runs it, which is off at first.
 METRICS: Final = "op-dbus-metrics"
+# The service that sends to the fleet, which is off at first.
+SENDER: Final = "op-dbus-fleet.service"
 # Services of the HTTP gateway by their sockets, which are off at first.
 GATEWAYS: Final = {
     "op-dbus-gateway.socket": "op-dbus-gateway.service",

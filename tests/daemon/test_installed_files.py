@@ -33,14 +33,19 @@ JOURNAL = UNIT.with_name("op-dbus-journal.service")
 METRICS = UNIT.with_name("op-dbus-metrics.service")
 GATEWAY = UNIT.with_name("op-dbus-gateway.service")
 WRITER = UNIT.with_name("op-dbus-gateway-write.service")
-# It has the network.
+# These have the network.
+SENDER = UNIT.with_name("op-dbus-fleet.service")
+SERVER = UNIT.with_name("op-dbus-fleet-server.service")
 NOTIFY = UNIT.with_name("op-dbus-notify.service")
 MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, JOURNAL: 0.6, METRICS: 0.5, NOTIFY: 1.1}
 MOST_EXPOSED |= {GATEWAY: 0.6, WRITER: 0.6}
+MOST_EXPOSED |= {SENDER: 1.3, SERVER: 1.5}
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
     "usr/lib/systemd/system/op-dbus-containers.service",
+    "usr/lib/systemd/system/op-dbus-fleet.service",
+    "usr/lib/systemd/system/op-dbus-fleet-server.service",
     "usr/lib/systemd/system/op-dbus-gateway.service",
     "usr/lib/systemd/system/op-dbus-gateway.socket",
     "usr/lib/systemd/system/op-dbus-gateway-metrics.socket",
@@ -117,8 +122,9 @@ def test_one_user_and_group() -> None:
         if "user" in part.attrib and part.find("allow[@own]") is not None
     }
     asks = {note.text for note in xml("polkit-1/org.opdbus.policy").iter("annotate")}
-    own, alerts, journal, reading, writing = created
-    for path, user in ((GATEWAY, reading), (WRITER, writing)):
+    own, alerts, journal, sender, server, reading, writing = created
+    alone = ((SENDER, sender), (SERVER, server), (GATEWAY, reading), (WRITER, writing))
+    for path, user in alone:
         assert f"\nUser={user}\nGroup={user}\n" in path.read_text()
     assert [own] == [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
     assert f"\nUser={alerts}\nGroup={alerts}\n" in NOTIFY.read_text()
@@ -197,6 +203,7 @@ def test_one_group_reads_the_settings() -> None:
         (GROUP, privacy.GROUP),
         ("op-dbus-notify", GROUP),
         (acts.PUBLISHER, GROUP),
+        (SENDER.stem, READERS),
         # one gateway may read, the other may publish
         (GATEWAY.stem, READERS),
         (WRITER.stem, GROUP),

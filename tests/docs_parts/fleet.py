@@ -64,14 +64,18 @@ def _measured(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("disk after the load", f"{stored['MiB']['database']:.0f} MiB"),
         (
             "changes stored",
-            f"{changes['changes/s stored']:.0f} a second; from the change to the commit"
-            f" {wait['p50 ms']:.0f} ms (p50), {wait['p99 ms']:.0f} ms (p99)",
+            (
+                f"{changes['changes/s stored']:.0f} a second; from the change to the commit"
+                f" {wait['p50 ms']:.0f} ms (p50), {wait['p99 ms']:.0f} ms (p99)"
+            ),
         ),
         ("the server meanwhile", f"{changes['server, processors']} processors"),
         (
             "the server's memory",
-            f"{report['memory of the server, MiB']:,.0f} MiB, shared buffers and"
-            f" {report['hosts']} connections",
+            (
+                f"{report['memory of the server, MiB']:,.0f} MiB, shared buffers and"
+                f" {report['hosts']} connections"
+            ),
         ),
         ("start after kill -9", f"{report['start after kill -9, seconds']} s"),
     ]
@@ -120,16 +124,20 @@ def _computed(report: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("objects", f"{objects / 1e6:.0f} million rows, {gib['objects']:.0f} GiB", each),
         (
             "states, texts, vectors",
-            f"{own('content') * _HOSTS / 1e6:.1f} million states,"
-            f" {own('text') * _HOSTS / 1e6:.1f} million texts,"
-            f" {gib['states'] + gib['texts']:.0f} + {gib['vectors']:.0f} GiB",
+            (
+                f"{own('content') * _HOSTS / 1e6:.1f} million states,"
+                f" {own('text') * _HOSTS / 1e6:.1f} million texts,"
+                f" {gib['states'] + gib['texts']:.0f} + {gib['vectors']:.0f} GiB"
+            ),
             f"rows of each host, {each}",
         ),
         ("changes", f"{changes / 1e9:.1f} billion rows, {gib['changes']:.0f} GiB", each),
         (
             "writes",
-            f"{a_second:.0f} changes a second, {a_second * of_change:.1f} processors with the"
-            " questions of this benchmark",
+            (
+                f"{a_second:.0f} changes a second, {a_second * of_change:.1f} processors with the"
+                " questions of this benchmark"
+            ),
             "processors for a change",
         ),
         ("initial load", f"{hours:.1f} hours on two such cores", "objects a second"),

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,21 @@ def test_hosts_are_listed_with_what_is_wrong(server: FleetServer) -> None:
     assert text.index("\nnever ") < text.index("\nalone ")
 
 
+def test_hosts_that_changed_since_a_cursor(server: FleetServer) -> None:
+    """List the hosts that changed since the cursor of the answer before."""
+    for name in ("still", "moving"):
+        server.add(name)
+        send(server, name, name)
+    first = json.loads(server.command("hosts", "--changed-since", "", "--json"))
+    assert {"still", "moving"} <= {host["name"] for host in first["hosts"]}
+    same = server.command("hosts", "--json", "--changed-since", first["cursor"])
+    assert json.loads(same)["hosts"] == []
+    send(server, "moving", "moving", mark="other")
+    since = json.loads(server.command("hosts", "--json", "--changed-since", first["cursor"]))
+    assert [host["name"] for host in since["hosts"]] == ["moving"]
+    assert "is no cursor" in server.command("hosts", "--changed-since", "yesterday", code=2)
+
+
 def test_a_new_machine_is_accepted(server: FleetServer) -> None:
     """Let another machine be the host once the administrator says so, and say what was cleared."""
     server.add("moved")
@@ -191,6 +207,22 @@ def test_a_server_starts_and_ends(tmp_path: Path) -> None:
             assert hosts(again)["web1"]["objects"] == 1
 
 
+def test_a_server_has_a_worker() -> None:
+    """Compute vectors in a process of its own, which ends with the server."""
+    with fleet_folder() as folder, fleet_server(folder, ("--level", "static")) as server:
+        server.add("web1")
+        send(server, "web1", "machine")
+        end = time.monotonic() + 120
+        while server.database.fetch("SELECT count(*) FROM opdbus.vector") != [(1,)]:
+            assert time.monotonic() < end, (folder / "log").read_text()
+            time.sleep(0.1)
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        pids = children.read_text().split()
+        assert len(pids) == 2
+        assert server.stop() == 0
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
 def test_a_database_that_dies_ends_the_server() -> None:
     """End with a fault if PostgreSQL is killed, so that systemd starts both again."""
     with fleet_folder() as folder:
@@ -202,6 +234,23 @@ def test_a_database_that_dies_ends_the_server() -> None:
             assert server.process.wait(60) == 1
             assert "PostgreSQL ended by itself" in (folder / "log").read_text()
         with fleet_server(folder) as again:
+            assert hosts(again)["web1"]["objects"] == 1
+
+
+def test_a_server_that_was_killed_is_started_again() -> None:
+    """Take over from a process that was killed and left its PostgreSQL, but from no other."""
+    with fleet_folder() as folder:
+        with fleet_server(folder) as server:
+            server.add("web1")
+            send(server, "web1", "machine")
+            told = run_fleet(folder, "serve", "--listen", "127.0.0.1:0", code=2)
+            assert f"another server runs in {folder}/server" in told
+            server.process.kill()
+            server.process.wait(60)
+            left = (folder / "server/data/postmaster.pid").read_text().split()[0]
+            assert Path(f"/proc/{left}/cwd").readlink() == folder / "server/data"
+        with fleet_server(folder) as again:
+            assert (folder / "server/data/postmaster.pid").read_text().split()[0] != left
             assert hosts(again)["web1"]["objects"] == 1
 
 

@@ -33,6 +33,8 @@ TLS_REQUEST = struct.pack("!II", 8, 80877103)
 GSS_REQUEST = struct.pack("!II", 8, 80877104)
 VERSION = 3 << 16
 PATIENCE = 60.0
+# asyncpg closes the transport of a refused login, and TLS takes a moment more than the loop lives
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from harness.fleets import FleetDatabase
 from harness.running import PATIENCE_SECONDS, Running, environment
@@ -105,7 +105,7 @@ class FleetHost:
 
     async def _history_differences(self, client: Client) -> dict[str, Any]:
         """Compare the rows of the newest epoch, and follow the chain from its beginning."""
-        changes = await client.changes({"order": "oldest", "chain": True}, 100_000)
+        changes = await client.changes({"order": "oldest", "chain": True}, 1_000_000)
         own = [(row["seq"], row["hash"], row["sentence"]) for row in changes]
         rows = await self.fetch(
             "SELECT change.seq, encode(change.hash, 'hex'), sentence FROM opdbus.change"
@@ -113,7 +113,8 @@ class FleetHost:
             self.name,
         )
         if own != rows:
-            return {"history": (own[:3], rows[:3], own[-3:], rows[-3:], len(own), len(rows))}
+            wrong = [*set(own) ^ set(rows)]
+            return {"history": (len(own), len(rows), sorted(wrong)[:8])}
         before = bytes(32)
         for row in changes:
             expected = hashlib.sha256(b"\0" + before + row["chained"].encode()).digest()
@@ -150,11 +151,13 @@ class Proxy:
     is lost), or a number of seconds by which this piece is delayed.
     """
 
-    def __init__(self, folder: Path, target: Path) -> None:
+    def __init__(self, folder: Path, database: FleetDatabase) -> None:
+        folder.mkdir()
         self.folder = folder
         self.fault: Callable[[bytes], str | float] = lambda _data: ""
         self.faults = Counter[str]()
-        self._target = target / ".s.PGSQL.5432"
+        (run,) = parse_qs(urlsplit(database.server.url).query)["host"]
+        self._target = Path(run, ".s.PGSQL.5432")
         self._tasks = set[asyncio.Task[None]]()
 
     async def __aenter__(self) -> Self:
@@ -218,14 +221,16 @@ class Proxy:
 
 
 @asynccontextmanager
-async def crashing_database(folder: Path) -> AsyncIterator[FleetDatabase]:
-    """Run a database whose server `crash` kills and starts again."""
+async def crashing_database(
+    folder: Path,
+) -> AsyncIterator[tuple[EmbeddedServer, FleetDatabase]]:
+    """Run a server that `crash` kills and starts again, and its database."""
     server = EmbeddedServer(folder)
     await server.__aenter__()
     try:
         database = FleetDatabase(server)
         await asyncio.to_thread(database.run, postgres.migrate)
-        yield database
+        yield server, database
     finally:
         await server.__aexit__()
 

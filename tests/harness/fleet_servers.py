@@ -97,7 +97,8 @@ def fleet_server(
         process = subprocess.Popen(
             [
                 *(*COMMAND, "fleet", "--folder", str(folder / "server"), "serve"),
-                *("--listen", "127.0.0.1:0", "--name", "localhost", *options),
+                *("--listen", "127.0.0.1:0", "--name", "localhost"),
+                *(options or ("--level", "none")),
             ],
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +96,42 @@ def computed(database: FleetDatabase, settings: Config) -> bool:
         return all(row["v"] @ vector > 0.999 for row, vector in zip(rows, own, strict=True))
 
     return bool(with_model(database, settings, run))
+
+
+def start_command(
+    database: FleetDatabase, home: Path, *arguments: str, **settings: object
+) -> subprocess.Popen[str]:
+    """Start `op-dbus fleet ...` with the superuser's login; settings are without their prefix."""
+    password = home / "password"
+    password.touch(mode=0o600)
+    password.write_text(database.server.password)
+    given = {
+        "FLEET_DATABASE": database.server.url,
+        "FLEET_PASSWORD_FILE": password,
+        "STATE_DIR": home / "state",
+        "LOG_FORMAT": "json",
+        **settings,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "opdbus", "fleet", *arguments],
+        env={"HOME": str(home), "PATH": os.environ["PATH"]}
+        | {f"OP_DBUS_{name}": str(value) for name, value in given.items()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_command(
+    database: FleetDatabase, home: Path, *arguments: str, **settings: object
+) -> tuple[int, str, str]:
+    """Run `op-dbus fleet ...`; return its exit code and what it printed."""
+    with start_command(database, home, *arguments, **settings) as process:
+        out, error = process.communicate(timeout=120)
+    return process.returncode, out, error
+
+
+def count_computed(log: str) -> int:
+    """Return the number of vectors that a worker computed, by its log in JSON."""
+    entries = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return sum(entry["texts"] for entry in entries if entry["event"] == "computed")

@@ -57,7 +57,7 @@ def _make(tree: Path) -> None:
     # nothing of the tests' own environment, whose Python may be another than the system's
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_OUR_OWN)}
     chosen = subprocess.run([ROOT / ".ci" / "choose-extras"], stdout=subprocess.PIPE, check=True)
-    extras = f"EXTRAS={chosen.stdout.decode().strip()},http"
+    extras = f"EXTRAS={chosen.stdout.decode().strip()},http,fleet"
     make = ["make", "install", f"DESTDIR={tree}", "PREFIX=/usr/local", extras]
     done = subprocess.run(
         ["timeout", str(INSTALL_SECONDS), *make],

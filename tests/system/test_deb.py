@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from system.service import SETTINGS, STARTED, STATE_FILE, UNIT, Service
 FOLDER = os.environ.get("OP_DBUS_TEST_PACKAGES", "")
 RULES, ALERTS = "/etc/op-dbus/notify.toml", "/etc/op-dbus/notify.d"
 SOCKET, GATEWAY = "op-dbus-gateway.socket", "op-dbus-gateway.service"
+SENDER, FLEET = "op-dbus-fleet.service", "op-dbus-fleet-server.service"
 # Services that an administrator switches on.
 OTHERS = ("op-dbus-journal.service", "op-dbus-notify.service")
 # what packages of rpm need, as Fedora names it, besides Python
@@ -107,6 +109,30 @@ def test_the_gateways_package_lets_it_be_switched_on(debian: Host) -> None:
     packaged.until_ready(debian)
     status, text = http_calls.ask(debian, "/health")
     assert (status, json.loads(text)["status"]) == (200, "ready"), debian.log()
+
+
+def test_the_fleets_package_sends_this_host(debian: Host) -> None:
+    """Without its package the fleet names it; with it, a server and a sender run by their units."""
+    done = debian.run("op-dbus", "fleet", "hosts")
+    assert (done.returncode, "install op-dbus-fleet" in done.stderr) == (2, True), done.stderr
+    package = _built(debian, "op-dbus-fleet")
+    shutil.copy(package, debian.path("/root/packages"))
+    packaged.install(debian)
+    for unit in (SENDER, FLEET):
+        assert debian.run("systemctl", "is-enabled", unit).stdout.strip() == "disabled"
+    debian.ask("systemctl", "enable", "--now", FLEET)
+    debian.ask("op-dbus", "fleet", "add", "here", "--out", "/etc/op-dbus-fleet")
+    debian.ask("systemctl", "enable", "--now", SENDER)
+    end = time.monotonic() + packaged.PATIENCE_SECONDS
+    while not json.loads(debian.ask("op-dbus", "fleet", "hosts", "--json"))[0]["compared_at"]:
+        assert time.monotonic() < end, debian.log()
+        time.sleep(0.2)
+    debian.ask("apt-get", "remove", "--yes", "op-dbus-fleet")
+    for unit in (SENDER, FLEET):
+        assert debian.show(unit, "ActiveState") == "inactive"
+        assert debian.run("systemctl", "is-enabled", unit).stdout.strip() == "disabled"
+    debian.path("/root/packages").joinpath(package.name).unlink()
+    debian.ask("rm", "-r", "/etc/op-dbus-fleet", "/var/lib/op-dbus-fleet")
 
 
 def test_an_upgrade_of_the_gateway_keeps_those_who_follow(debian: Host) -> None:

@@ -68,21 +68,29 @@ def size_of(path: Path) -> int:
     return sum(each.lstat().st_blocks * 512 for each in (path, *path.rglob("*")))
 
 
+def _paths(extras: str, more: str, libraries: Path) -> list[str]:
+    command = [sys.executable, ROOT / ".ci" / "needed", "paths", extras, more, libraries]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return done.stdout.split()
+
+
 def test_an_installation_is_small(layer: Path) -> None:
     """Where there is no GPU and no AMX, program and model take less than 260 MiB, without pip.
 
-    The gateway's libraries, which an administrator has to choose, take less than 40 MiB more.
+    The gateway's libraries, which an administrator has to choose, take less than 40 MiB more, those
+    of the fleet with PostgreSQL less than 90 MiB.
     """
     chosen = subprocess.run([ROOT / ".ci" / "choose-extras"], stdout=subprocess.PIPE, check=True)
     if chosen.stdout != b"cpu\n":
         pytest.skip(f"this machine gets {chosen.stdout.decode().strip()}")
     (libraries,) = layer.glob("usr/local/lib/op-dbus/lib/python3*/site-packages")
-    command = [sys.executable, ROOT / ".ci" / "needed", "paths", "cpu", "http", libraries]
-    named = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
-    size = size_of(layer)
-    of_gateway = sum(size_of(libraries / name) for name in named)
+    of_gateway, of_fleet = (
+        sum(size_of(libraries / name) for name in _paths(*extras, libraries))
+        for extras in (("cpu", "http"), ("cpu,http", "fleet"))
+    )
     assert 0 < of_gateway < 40 << 20
-    assert size - of_gateway < 260 << 20
+    assert 0 < of_fleet < 90 << 20
+    assert size_of(layer) - of_gateway - of_fleet < 260 << 20
     assert not list(layer.glob("usr/local/lib/op-dbus/lib/python3*/site-packages/pip*"))
 
 

@@ -1,7 +1,6 @@
 """The file of State1.Export: a line for each object, the same bytes for the same state."""
 
 import json
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -22,15 +21,12 @@ from opdbus.index.database.store import Content, Entry
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.platform.slices import each, slices
+from opdbus.state.database_text import replace_unfit_json
 from opdbus.state.object import LIVE, Json, ObjectId, canonical
 
 # Objects of one step: about a millisecond of work on the event loop.
 _AT_A_TIME: Final = 100
 _MICROSECONDS: Final = 1_000_000
-# Characters that PostgreSQL's text cannot hold, in JSON and as they are.
-_UNFIT_JSON: Final = re.compile(r"\\u0000|[\ud800-\udfff]")
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
-_REPLACEMENT: Final = "\ufffd"
 
 
 class _Row(NamedTuple):
@@ -126,9 +122,10 @@ def _lines(
             if has_vectors:
                 meta += [row.numerics, _base64(row.vector)]
             body = _body(row, contents, memory)
-        text = _fit(body)
+        text = replace_unfit_json(canonical(body))
         if is_digest and meta:
-            text = _fit([*row.object_id, sha256(text.encode()).hexdigest()])
+            own = [*row.object_id, sha256(text.encode()).hexdigest()]
+            text = replace_unfit_json(canonical(own))
         lines.append(f"{canonical(meta)}\t{text}\n")
     return "".join(lines).encode()
 
@@ -147,21 +144,3 @@ def _body(row: _Row, contents: Mapping[int, Content], memory: StateStore) -> dic
         "observed": merged if observed else None,
         "text": contents[entry.id].text,
     }
-
-
-def _fit(value: Json) -> str:
-    """Return canonical JSON whose strings PostgreSQL's text can hold."""
-    text = canonical(value)
-    return canonical(_replace(value)) if _UNFIT_JSON.search(text) else text
-
-
-def _replace(value: Json) -> Json:
-    """Return a value with other characters for those that PostgreSQL's text cannot hold."""
-    if isinstance(value, str):
-        return _UNFIT.sub(_REPLACEMENT, value)
-    if isinstance(value, list):
-        return [_replace(one) for one in value]
-    if isinstance(value, dict):
-        # the order decides which of two keys stays that are the same from now on
-        return {_replace(key): _replace(value[key]) for key in sorted(value)}
-    return value

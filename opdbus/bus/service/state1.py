@@ -47,7 +47,7 @@ from opdbus.index.changes.attribution import Attribution
 from opdbus.index.changes.connections import LISTENER
 from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
-from opdbus.index.query.query_parser import MAX_CHARACTERS
+from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.index.ranking.confidence import RatedHit
 from opdbus.index.ranking.scores import MODES
 from opdbus.index.search.finder import Finder

@@ -1,4 +1,4 @@
-"""Commands `op-dbus fleet ...`: many hosts in one database."""
+"""Commands `op-dbus fleet`: many hosts in one database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CREDENTIAL: Final = "op-dbus.fleet-password"
 @click.option(
     "--folder",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=FOLDER,
     help=f"The embedded server's folder, without a database. [{FOLDER}]",
 )
@@ -99,4 +99,6 @@ def require_library() -> None:
     import importlib.util
 
     if not importlib.util.find_spec("asyncpg"):
-        raise ConfigError(f"asyncpg is not installed: {pip.install('op-dbus[fleet]')}")
+        raise ConfigError(
+            f"asyncpg is not installed: {pip.install('op-dbus[fleet]')}, or install op-dbus-fleet"
+        )

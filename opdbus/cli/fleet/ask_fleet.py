@@ -113,10 +113,11 @@ def _print_hits(answer: SearchAnswer, offset: int) -> None:
     print_head(answer.hosts, *answer.notes)
     print_remarks([f"{asked} was looked for as {meant}" for asked, meant in answer.corrected])
     for hit in answer.hits:
-        name = "/".join(hit.found.object_id)
+        alike = hit.found.alike - 1
+        name = "/".join(hit.found.object_id) + (f" and {alike:,} alike" if alike else "")
         print(output.add_style(output.escape_hidden(name), "bold"))
         several = len(hit.found.texts) > 1
-        print_below([str(hit.found.where)] if several else [f"{hit.found.where}"], 4)
+        print_below([str(hit.found.where)], 4)
         for each in hit.found.texts[:_MOST_STATES]:
             line = each.text.partition("\n")[0]
             print_below([f"{line} ({each.where})" if several else line], 4)

@@ -1,8 +1,9 @@
-"""Commands about hosts and roles: `op-dbus fleet add|accept|remove|tag|hosts|add-reader ...`."""
+"""Commands about hosts and roles, such as `op-dbus fleet add` and `op-dbus fleet hosts`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,7 @@ _ENV: Final = "fleet.env"
 @click.option(
     "--out",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The folder to write. [op-dbus-fleet-HOST]",
 )
 @click.option(
@@ -246,19 +247,47 @@ def remove_role(context: click.Context, name: str) -> None:
 
 
 @fleet.command()
+@click.option(
+    "--changed-since",
+    "cursor",
+    metavar="CURSOR",
+    help="Only hosts that changed since an answer's cursor; '' begins, with all hosts.",
+)
 @as_json
 @click.pass_context
-def hosts(context: click.Context, json_: bool) -> None:
+def hosts(context: click.Context, cursor: str | None, json_: bool) -> None:
     """List the hosts: those that fell silent first, then those with findings.
 
-    SEEN: when its sender was last here. COMPLETE: when all that the host had was here.
+    SEEN: when its sender was last here. COMPLETE: when all that the host had was here. With
+    --changed-since, the next cursor is printed too, in JSON beside the hosts.
     """
-    from opdbus.fleet import host_overview
-
-    found = run_with_database(context, host_overview.list_hosts)
+    found, after = run_with_database(context, lambda connection: _list(connection, cursor))
+    rows = [host.as_dict() for host in found]
     if json_:
-        output.print_json([host.as_dict() for host in found])
+        output.print_json(rows if cursor is None else {"cursor": after, "hosts": rows})
         return
+    _print_hosts(found)
+    if cursor is not None:
+        output.print_pairs({"cursor": after})
+
+
+async def _list(
+    connection: asyncpg.Connection, cursor: str | None
+) -> tuple[list[HostOverview], str]:
+    """Return hosts and the next cursor; without a cursor all hosts, and none."""
+    from opdbus.fleet import host_overview
+    from opdbus.fleet.questions.fleet_scope import hosts_changed_since
+
+    if cursor is None:
+        return await host_overview.list_hosts(connection), ""
+    # the names first: what changes meanwhile comes with the next cursor
+    changed = await hosts_changed_since(connection, cursor)
+    names = {*changed.hosts}
+    found = await host_overview.list_hosts(connection)
+    return [host for host in found if host.name in names], changed.cursor
+
+
+def _print_hosts(found: Sequence[HostOverview]) -> None:
     columns = ("host", "tags", "objects", "drift", "seen", "complete", "version", "level")
     output.print_table(columns, [_row(host) for host in found])
     for host in found:

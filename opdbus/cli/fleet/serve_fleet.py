@@ -1,4 +1,4 @@
-"""Commands `op-dbus fleet init|serve`: the schema, and the embedded server with TLS."""
+"""Commands that run the server: `op-dbus fleet init` and `op-dbus fleet serve`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def _migrate_embedded(server: EmbeddedServer) -> list[str]:
     metavar="LEVEL",
     default="",
     shell_complete=level_names,
-    help="Compute vectors of this level here as well.",
+    help="Of its worker: not the level that the fleet wants; `none` runs no worker.",
 )
 @click.pass_context
 def serve(
@@ -90,7 +90,7 @@ def serve(
 
     It makes the folder, the certificates and the schema where they are missing. Hosts need the
     certificate that `op-dbus fleet add` makes, and their password; readers and workers only a
-    password. Nobody comes in without TLS.
+    password. Nobody comes in without TLS. A worker, a process of its own, computes vectors.
     """
     from opdbus.systemd import notify
 
@@ -106,6 +106,7 @@ def serve(
             listen or settings.fleet_listen,
             _parse_names(names) or settings.fleet_names,
             level,
+            os.environ,
         )
         service = notify.connect(os.environ, os.getpid())
         asyncio.run(fleet_server.serve(options, service, click.echo))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opdbus.fleet.questions import fleet_search, identities
 from opdbus.fleet.questions.fleet_conditions import Asked, take_scope
-from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts
+from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
 from opdbus.fleet.questions.vector_ranks import Embed
 from opdbus.history.change import FIRST
 from opdbus.index.query import query_terms
@@ -101,7 +101,10 @@ async def find_changes(
     asked = replace(asked, words=" ".join(asked.words.split()))
     hosts = await find_hosts(connection, asked.scope)
     terms = [term for term in query_terms.terms(asked.words) if term not in _ANY_CHANGE]
-    narrow = [span.since, span.before or _FOREVER, hosts.ids, plugin, kind]
+    narrow = [
+        *(span.since, span.before or _FOREVER, hosts.ids),
+        *(storable(plugin), storable(kind)),
+    ]
     words = await _weigh(connection, asked, terms, embed) if terms else None
     rows = await _read_rows(connection, narrow, words, is_dated=bool(span.since or span.before))
     groups = _group(rows, hosts, words)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from opdbus.errors import InvalidArgs
 from opdbus.fleet.questions import identities
 from opdbus.fleet.questions.fleet_conditions import Content, read_contents
-from opdbus.fleet.questions.fleet_scope import Hosts, find_host
+from opdbus.fleet.questions.fleet_scope import Hosts, find_host, storable
 from opdbus.state.object import Json, ObjectId, canonical
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ async def compare(
         " WHERE cardinality($3::text[]) = 0 OR kind = ANY($3) OR plugin = ANY($3)",
         hosts[0].ids[0],
         hosts[1].ids[0],
-        list(kinds),
+        [storable(kind) for kind in kinds],
     )
     if kinds and not rows:
         raise InvalidArgs(f"neither host has objects of {' or '.join(kinds)}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
-from opdbus.fleet.questions.fleet_scope import Scope
+from opdbus.fleet.questions.fleet_scope import Scope, storable
 from opdbus.index.query.question_conditions import find_conditions
 from opdbus.platform.slices import slices
 from opdbus.state import fields
@@ -33,7 +33,7 @@ _CONTENT: Final = (
     " FROM opdbus.content"
 )
 # Contents of so many hosts are selected in SQL; of more, all contents are read.
-_FEW_HOSTS: Final = 10
+FEW_HOSTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,26 @@ class Content(NamedTuple):
 def take_scope(question: str, hosts: Sequence[str] = (), tags: Sequence[str] = ()) -> Asked:
     """Take `host:NAME` and `tag:NAME` out of a question; further ones are given."""
     found: dict[str, list[str]] = {"host": [*hosts], "tag": [*tags]}
+    question = storable(question)
     for match in _SCOPE.finditer(question):
         found[match[1].lower()].append(match[2].strip("\"'").rstrip(_AT_THE_END))
     words = _SCOPE.sub("", question)
     return Asked(words, (), Scope(tuple(found["host"]), tuple(found["tag"])))
+
+
+class TextFilter(NamedTuple):
+    """The texts that count: these, or those that one of these hosts has; None for no filter."""
+
+    texts: Sequence[bytes] | None = None
+    hosts: Sequence[int] | None = None
+
+
+# The condition of `TextFilter.hosts` on a column `digest`; $ stands for the parameter.
+ON_HOSTS: Final = (
+    "($::int[] IS NULL OR EXISTS (SELECT FROM opdbus.content JOIN opdbus.object"
+    " ON object.content = content.digest WHERE content.text = near.digest"
+    " AND object.host = ANY($)))"
+)
 
 
 async def read_question(
@@ -135,7 +151,7 @@ async def find_contents(
     elif name:
         values.append([name.lower(), f"{name.lower()}.service"])
         clauses.append(f"lower(name) = ANY(${len(values)})")
-    if ids is not None and len(ids) <= _FEW_HOSTS:
+    if ids is not None and len(ids) <= FEW_HOSTS:
         values.append(list(ids))
         clauses.append(
             "digest IN (SELECT content FROM opdbus.object WHERE host = ANY($))".replace(
@@ -182,14 +198,19 @@ async def _narrow(connection: asyncpg.Connection, asked: Condition) -> Sequence[
     """Return clauses with a value each, of which every content that meets a condition meets all."""
     column = asked.field.lower()
     if column in fields.IDENTITY:
-        return [(f"{column} ILIKE $", pattern(asked.part))] if asked.part else ()
+        return [(f"{column} ILIKE $", pattern(asked.part))] if asked.part else []
     keys = await _fitting(connection, asked.field)
     values = [asked.text] if asked.text else []
     if asked.operator == "=" and asked.value in BOOLEANS:
         values = [word for word, is_on in BOOLEANS.items() if is_on is BOOLEANS[asked.value]]
-    if values and all(value.isascii() and len(value) <= _LONGEST_TERM for value in values):
+    if values and all(map(_is_term, values)):
         return [("terms && $::text[]", [f"{key}={value}" for key in keys for value in values])]
     clauses: list[tuple[str, object]] = [("terms && $::text[]", keys)]
     if asked.part:
         clauses.append(("coalesce(observed, declared)::text ILIKE $", pattern(asked.part)))
     return clauses
+
+
+def _is_term(value: str) -> bool:
+    """Return whether a value is among `opdbus.terms` as it is, whatever lower case means there."""
+    return value.isascii() and value.isprintable() and len(value) <= _LONGEST_TERM

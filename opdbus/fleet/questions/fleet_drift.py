@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
-from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts
+from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
 from opdbus.fleet.questions.where_found import ValueOn
 from opdbus.state.object import ObjectId
 
@@ -72,8 +72,8 @@ async def find_drift(
         " AND ($4 = '' OR kind = $4)",
         hosts.ids,
         list(SEVERITIES[SEVERITIES.index(severity) :]),
-        plugin,
-        kind,
+        storable(plugin),
+        storable(kind),
     )
     groups: dict[tuple[ObjectId, str, tuple[str, ...]], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:

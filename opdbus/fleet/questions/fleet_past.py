@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -159,11 +158,9 @@ class _Undoing:
         self.source = source if self.source in ("", FILE) else self.source
         state = self.sides[side] or {}
         try:
-            for row in rows:
-                state = undone(state, [_field(state, *row)])
+            self.sides[side] = undone(state, [_field(state, *row) for row in rows])
         except (ValueError, KeyError):
             self.is_unknown = True
-        self.sides[side] = state
 
     def result(self) -> Sides | None:
         """Return the state that is left, None if there is none."""
@@ -182,15 +179,15 @@ def _field(state: Mapping[str, Json], path: str, before: str, after: str) -> Fie
 
 
 def _ways(state: Mapping[str, Json], path: str, after: Sequence[Json]) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that a path may mean: a state after the change has all but perhaps the last.
+    """Yield the keys that a path may mean, the likeliest first.
 
-    The last key has the value `after`, or is not there.
+    After a change, a state has all of the keys, or all but the last if the field is gone; the value
+    of the last one is `after`. Changes go into objects that have fields before and after them.
     """
-    if (path in state) == bool(after) and (not after or state[path] == after[0]):
-        yield (path,)
     for at, letter in enumerate(path):
         below = state.get(path[:at]) if letter == "." else None
-        if isinstance(below, dict):
-            with suppress(StopIteration):
-                for rest in _ways(below, path[at + 1 :], after):
-                    yield (path[:at], *rest)
+        if isinstance(below, dict) and below:
+            for rest in _ways(below, path[at + 1 :], after):
+                yield (path[:at], *rest)
+    if (path in state) == bool(after) and (not after or state[path] == after[0]):
+        yield (path,)

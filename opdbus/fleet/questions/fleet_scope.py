@@ -9,6 +9,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
+from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.platform import name_lists, timestamps
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SILENT_SECONDS: Final = 600.0
 # Hosts that a line names.
 _MOST_NAMED: Final = 5
+_NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
 _SNAPSHOT: Final = re.compile(r"\d{1,19}:\d{1,19}:(?:\d{1,19}(?:,\d{1,19}){0,1000})?")
 
 
@@ -144,6 +146,11 @@ class ChangedHosts(NamedTuple):
     cursor: str
 
 
+def storable(text: str) -> str:
+    """Return a text, cut as questions are, without what PostgreSQL's texts cannot hold."""
+    return _NOT_STORABLE.sub("\N{REPLACEMENT CHARACTER}", text[:MAX_CHARACTERS])
+
+
 def short_age(seconds: float) -> str:
     """Return an age without `ago`: `3 s`."""
     return timestamps.ago(max(0.0, seconds)).removesuffix(" ago").replace("just now", "0 s")
@@ -156,7 +163,7 @@ async def find_hosts(connection: asyncpg.Connection, scope: Scope) -> Hosts:
         " extract(epoch FROM now() - seen_at)::float8 AS seen, backlog, compared_at IS NULL"
         " AND current_at IS NULL AS is_partial, conflict, vector_fault"
         " FROM opdbus.host WHERE tags @> $1 ORDER BY name",
-        list(scope.tags),
+        [storable(tag) for tag in scope.tags],
     )
     patterns = [re.compile(translate(name.lower())) for name in scope.hosts]
     parts = tuple(

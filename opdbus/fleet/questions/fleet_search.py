@@ -5,22 +5,24 @@ Ranks are merged, not scores, so that hosts with different models have an equal 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opdbus.fleet.questions import vector_ranks, word_ranks
+from opdbus.fleet.questions import identities, vector_ranks, word_ranks
 from opdbus.fleet.questions.fleet_conditions import (
+    FEW_HOSTS,
     Asked,
     Content,
+    TextFilter,
     find_contents,
     read_question,
     require_fields,
 )
 from opdbus.fleet.questions.fleet_scope import Hosts, Scope, find_hosts
 from opdbus.fleet.questions.vector_ranks import Embed, NearText, Numerics
-from opdbus.fleet.questions.where_found import FoundObject, locate
+from opdbus.fleet.questions.where_found import Family, FoundObject, locate
 from opdbus.fleet.questions.word_ranks import Corrected, WordRanks
 from opdbus.platform import name_lists
 from opdbus.state.conditions import Condition
@@ -34,10 +36,12 @@ _RANK_OFFSET: Final = 60
 # A hit is weak, and left out, unless it has this share of the question's information in words, or
 # its cosine is so many standard deviations above that of any text. docs/fleet.md has the figures.
 LEAST_SHARE: Final = 0.5
-LEAST_ABOVE: Final = 4.0
+LEAST_ABOVE: Final = 5.0
 # Words may be fewer, and cosines lower, where both agree.
 _LEAST_OF_BOTH: Final = (0.25, 3.0)
 _MOST_COMPARED: Final = 3
+# So many objects whose names differ only in numbers are one hit.
+_ALIKE: Final = 6
 
 
 class Hit(NamedTuple):
@@ -105,21 +109,20 @@ async def search(
         only = {each.digest: each for each in contents}
     if not asked.words:
         return await _all_that_meet(connection, asked, hosts, only or {}, (limit, offset))
-    texts = await _texts_of(connection, hosts, only)
+    texts = await _filter_texts(connection, hosts, only)
     evidence = await _weigh(connection, asked.words, embed, texts)
     ranked = _merge(evidence)
-    objects = await _objects_of(connection, hosts, list(ranked), only)
-    best: dict[ObjectId, _Rank] = {}
-    for digest, rank in ranked.items():
-        for object_id in objects.get(digest, ()):
-            best[object_id] = max(best.get(object_id, rank), rank)
+    families = await _families(connection, hosts, list(ranked), only)
+    best: dict[Family, _Rank] = {}
+    for family, texts_of in families.items():
+        best[family] = max(ranked[digest] for digest in texts_of)
     ordered = sorted(best, key=lambda one: (-best[one].score, one))
-    found = await locate(connection, hosts, ordered[offset : offset + limit], only)
-    hits = tuple(Hit(each, *best[each.object_id]) for each in found)
+    shown = ordered[offset : offset + limit]
+    found = await locate(connection, hosts, shown, only)
     return SearchAnswer(
         hosts,
         asked,
-        hits,
+        tuple(Hit(found[family], *best[family]) for family in shown if family in found),
         len(best),
         evidence.words.corrected,
         evidence.compared,
@@ -146,19 +149,19 @@ async def _all_that_meet(
         counts[only[row["content"]].identity.object_id] += row["count"]
     limit, offset = window
     ordered = sorted(counts, key=lambda one: (-counts[one], one))[offset : offset + limit]
-    found = await locate(connection, hosts, ordered, only)
-    hits = tuple(Hit(each, 1.0, 1.0, 0.0) for each in found)
+    found = await locate(connection, hosts, [Family(one) for one in ordered], only)
+    hits = tuple(Hit(each, 1.0, 1.0, 0.0) for each in found.values())
     return SearchAnswer(hosts, asked, hits, len(counts))
 
 
-async def _texts_of(
+async def _filter_texts(
     connection: asyncpg.Connection, hosts: Hosts, only: Mapping[bytes, Content] | None
-) -> list[bytes] | None:
-    """Return the texts that a filter leaves; None if there is no filter."""
-    if only is None and hosts.is_all:
-        return None
+) -> TextFilter:
+    """Return what limits the texts: conditions and few hosts by their texts, many as they are."""
     if only is not None and hosts.is_all:
-        return sorted({each.text for each in only.values()})
+        return TextFilter(sorted({each.text for each in only.values()}))
+    if only is None and (hosts.is_all or len(hosts.parts) > FEW_HOSTS):
+        return TextFilter(hosts=None if hosts.is_all else hosts.ids)
     rows = await connection.fetch(
         "SELECT DISTINCT content.text FROM opdbus.object JOIN opdbus.content"
         " ON content.digest = object.content WHERE object.host = ANY($1)"
@@ -166,14 +169,14 @@ async def _texts_of(
         hosts.ids,
         None if only is None else list(only),
     )
-    return [row["text"] for row in rows]
+    return TextFilter([row["text"] for row in rows])
 
 
 async def _weigh(
     connection: asyncpg.Connection,
     words: str,
     embed: Embed | None,
-    texts: Sequence[bytes] | None,
+    texts: TextFilter,
 ) -> _Evidence:
     terms = await word_ranks.weigh_terms(connection, words)
     by_words = await word_ranks.rank_by_words(connection, terms, texts)
@@ -227,15 +230,18 @@ def _merge(evidence: _Evidence) -> dict[bytes, _Rank]:
     return found
 
 
-async def _objects_of(
+async def _families(
     connection: asyncpg.Connection,
     hosts: Hosts,
     texts: Sequence[bytes],
     only: Mapping[bytes, Content] | None,
-) -> dict[bytes, set[ObjectId]]:
-    """Return the objects of the hosts by their texts."""
+) -> dict[Family, set[bytes]]:
+    """Return the objects of the hosts that have one of the texts, with their texts.
+
+    Objects of many names that differ only in numbers, such as sessions, are one family.
+    """
     rows = await connection.fetch(
-        "SELECT text, plugin, kind, name FROM opdbus.content WHERE text = ANY($1)"
+        "SELECT text, plugin, kind, name, digest FROM opdbus.content WHERE text = ANY($1)"
         " AND ($3::bytea[] IS NULL OR digest = ANY($3))"
         " AND EXISTS (SELECT FROM opdbus.object WHERE object.content = content.digest"
         " AND object.host = ANY($2))",
@@ -243,7 +249,18 @@ async def _objects_of(
         hosts.ids,
         None if only is None else list(only),
     )
-    found: dict[bytes, set[ObjectId]] = defaultdict(set)
-    for row in rows:
-        found[row["text"]].add(ObjectId(row["plugin"], row["kind"], row["name"]))
+    alike: dict[ObjectId, dict[ObjectId, list[tuple[bytes, bytes]]]] = {}
+    for text, plugin, kind, name, digest in rows:
+        masked = ObjectId(plugin, kind, identities.mask_name(name))
+        members = alike.setdefault(masked, {})
+        members.setdefault(ObjectId(plugin, kind, name), []).append((text, digest))
+    found: dict[Family, set[bytes]] = {}
+    for members in alike.values():
+        if len(members) >= _ALIKE:
+            every = [pair for pairs in members.values() for pair in pairs]
+            digests = tuple(sorted({digest for _, digest in every}))
+            family = Family(min(members), len(members), digests)
+            found[family] = {text for text, _ in every}
+        else:
+            found |= {Family(one): {text for text, _ in pairs} for one, pairs in members.items()}
     return found

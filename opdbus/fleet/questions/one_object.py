@@ -17,7 +17,7 @@ from opdbus.fleet.questions.fleet_conditions import (
     require_fields,
 )
 from opdbus.fleet.questions.fleet_past import HostObject, Past, rewind
-from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts
+from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
 from opdbus.fleet.questions.where_found import DifferingField, differing_fields
 from opdbus.index.query.question_conditions import find_conditions
 from opdbus.platform import name_lists
@@ -154,7 +154,7 @@ def _before(
 
 async def _resolve(connection: asyncpg.Connection, name: str, *, is_past: bool) -> list[ObjectId]:
     """Return the objects with a name, the likeliest first; raises UnknownObject."""
-    lower = name.lower()
+    lower = storable(name).lower()
     parts = lower.split("/", 2)
     whole = len(parts) == 3
     given = [
@@ -194,6 +194,7 @@ async def which_hosts(
 
 async def parse_test(connection: asyncpg.Connection, text: str) -> HostTest:
     """Parse `[not] [PLUGIN/KIND/NAME | [KIND] [NAME]] [where CONDITIONS]`; raises InvalidArgs."""
+    text = storable(text)
     negative = _NOT.match(text)
     head, *given = _WHERE.split(text[negative.end() :] if negative else text, maxsplit=1)
     where = [*conditions.parse(given[0])] if given else []

@@ -11,6 +11,7 @@ from opdbus.fleet.questions import word_ranks
 from opdbus.fleet.questions.fleet_conditions import (
     Asked,
     Content,
+    TextFilter,
     find_contents,
     read_contents,
     read_question,
@@ -119,7 +120,7 @@ async def _unchanged(
     shares: dict[bytes, float] = {}
     if asked.words:
         texts = None if only is None else sorted({each.text for each in only.values()})
-        ranks = await word_ranks.rank_by_words(connection, terms, texts)
+        ranks = await word_ranks.rank_by_words(connection, terms, TextFilter(texts))
         shares = {r.digest: r.share for r in ranks.texts if r.share >= LEAST_SHARE}
     rows = await connection.fetch(
         "SELECT object.host, object.content FROM opdbus.object"

@@ -1,7 +1,8 @@
 """Texts of the fleet by the vector of a question, for each numerics that has vectors.
 
-The first pass compares bits by HNSW, the second the cosines of what it found. With a filter all
-cosines of the texts that it leaves are computed, so that none of the best is lost.
+The first pass compares bits by HNSW, the second the cosines of what it found. With conditions,
+or of a few hosts, all cosines are computed; of many hosts the index is searched on until enough
+texts are of one of them: no filter makes an answer shorter.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from opdbus.fleet.questions.fleet_conditions import ON_HOSTS, TextFilter
+
 if TYPE_CHECKING:
     import asyncpg
 
 # Texts of the first pass, and of the answer to choose from.
 _FIRST_PASS: Final = 200
 POOL: Final = 100
+# Texts that the index is searched for with a filter: more than any fleet has.
+_MOST_SCANNED: Final = 100_000_000
 # Texts by which it is judged what cosine any text has with the question, and the least spread.
-_SAMPLE: Final = 400
+_SAMPLE: Final = 200
 _LEAST_SPREAD: Final = 0.04
 
 
@@ -54,34 +59,45 @@ async def rank_by_vector(
     connection: asyncpg.Connection,
     numerics: Numerics,
     vector: Sequence[float],
-    texts: Sequence[bytes] | None = None,
+    only: TextFilter | None = None,
 ) -> list[NearText]:
-    """Return the texts nearest to a vector of the numerics; `texts` are all that count."""
+    """Return the texts nearest to a vector of the numerics, of those that count."""
     if len(vector) != numerics.dimension:
         return []
+    texts, hosts = only or TextFilter()
     given = "[" + ",".join(f"{value:.6g}" for value in vector) + "]"
     # the text of the type, since asyncpg knows no halfvec; numbers are ours
     table, bits = f"opdbus.vector_{numerics.number:d}", f"bit({numerics.dimension:d})"
-    first = (
-        f"SELECT digest, v FROM {table} WHERE digest = ANY($2)"  # noqa: S608
-        if texts is not None
-        else f"SELECT digest, v FROM {table} WHERE $2::bytea[] IS NULL"  # noqa: S608
-        f" ORDER BY public.binary_quantize(v)::{bits} OPERATOR(public.<~>)"
-        f" public.binary_quantize($1::text::public.halfvec)::{bits} LIMIT {_FIRST_PASS}"
-    )
+    if texts is not None:
+        first = f"SELECT digest, v FROM {table} WHERE digest = ANY($2)"  # noqa: S608
+    else:
+        near = (
+            f"SELECT digest, v FROM {table} AS near WHERE {ON_HOSTS.replace('$', '$2')}"  # noqa: S608
+            if hosts is not None
+            else f"SELECT digest, v FROM {table} WHERE $2::int[] IS NULL"  # noqa: S608
+        )
+        first = (
+            f"{near} ORDER BY public.binary_quantize(v)::{bits} OPERATOR(public.<~>)"
+            f" public.binary_quantize($1::text::public.halfvec)::{bits} LIMIT {_FIRST_PASS}"
+        )
     cosine = "1 - (v OPERATOR(public.<=>) $1::text::public.halfvec)"
     async with connection.transaction():
-        await connection.execute(f"SET LOCAL hnsw.ef_search = {_FIRST_PASS}")
+        await connection.execute(
+            f"SET LOCAL hnsw.ef_search = {_FIRST_PASS};"
+            # goes on until enough texts pass the filter
+            " SET LOCAL hnsw.iterative_scan = strict_order;"
+            f" SET LOCAL hnsw.max_scan_tuples = {_MOST_SCANNED}"
+        )
         rows = await connection.fetch(
             f"SELECT digest, {cosine} AS cosine FROM ({first}) AS near"  # noqa: S608
             f" ORDER BY cosine DESC, digest LIMIT {POOL}",
             given,
-            None if texts is None else list(texts),
+            list(texts) if texts is not None else list(hosts) if hosts is not None else None,
         )
         # digests are as good as random, so that the first ones are a sample
         ((mean, spread),) = await connection.fetch(
             f"SELECT coalesce(avg(c), 0), coalesce(stddev_pop(c), 0) FROM (SELECT {cosine} AS c"  # noqa: S608
-            f" FROM {table} ORDER BY digest LIMIT {_SAMPLE}) AS sample",
+            f" FROM {table} ORDER BY numerics, digest LIMIT {_SAMPLE}) AS sample",
             given,
         )
     least = max(spread, _LEAST_SPREAD)

@@ -44,17 +44,29 @@ class DifferingField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """An object, and the hosts that have it; texts and values where hosts differ."""
+    """An object, and the hosts that have it; texts and values where hosts differ.
+
+    `alike` is the number of objects that this one stands for, whose names differ in numbers only.
+    """
 
     object_id: ObjectId
     where: OnHosts
     texts: tuple[TextOn, ...]
     differing: tuple[DifferingField, ...]
+    alike: int = 1
 
     @property
     def text(self) -> str:
         """The text that most hosts have."""
         return self.texts[0].text if self.texts else ""
+
+
+class Family(NamedTuple):
+    """An object, or the first of several whose names differ only in numbers, and their contents."""
+
+    object_id: ObjectId
+    alike: int = 1
+    contents: tuple[bytes, ...] = ()
 
 
 class _Held(NamedTuple):
@@ -65,31 +77,57 @@ class _Held(NamedTuple):
 async def locate(
     connection: asyncpg.Connection,
     hosts: Hosts,
-    object_ids: Sequence[ObjectId],
+    families: Sequence[Family],
     only: Mapping[bytes, Content] | None = None,
-) -> list[FoundObject]:
+) -> dict[Family, FoundObject]:
     """Return objects with the hosts that have them; with `only`, in one of these states."""
-    if not object_ids:
-        return []
-    rows = await connection.fetch(
-        "SELECT object.plugin, object.kind, object.name, object.content,"
-        " array_agg(object.host) AS hosts"
-        " FROM unnest($1::text[], $2::text[], $3::text[]) AS asked (plugin, kind, name)"
-        " JOIN opdbus.object ON (object.plugin, object.kind, object.name)"
-        " = (asked.plugin, asked.kind, asked.name)"
-        " WHERE object.host = ANY($4) GROUP BY 1, 2, 3, 4",
-        *map(list, zip(*object_ids, strict=True)),
-        hosts.ids,
-    )
-    held: dict[ObjectId, list[_Held]] = defaultdict(list)
-    for row in rows:
-        if only is None or row["content"] in only:
-            found = _Held(row["content"], tuple(row["hosts"]))
-            held[ObjectId(row["plugin"], row["kind"], row["name"])].append(found)
+    held = await _held(connection, hosts, families, only)
     wanted = {each.content for group in held.values() for each in group}
     known = only or await read_contents(connection, sorted(wanted))
     texts = await read_texts(connection, {known[digest].text for digest in wanted})
-    return [_found(one, held[one], hosts, known, texts) for one in object_ids if one in held]
+    return {
+        family: _found(family, held[family], hosts, known, texts)
+        for family in families
+        if family in held
+    }
+
+
+async def _held(
+    connection: asyncpg.Connection,
+    hosts: Hosts,
+    families: Sequence[Family],
+    only: Mapping[bytes, Content] | None,
+) -> dict[Family, list[_Held]]:
+    """Return the contents of each family with their hosts."""
+    single = {family.object_id: family for family in families if not family.contents}
+    several = {digest: family for family in families for digest in family.contents}
+    found: dict[Family, list[_Held]] = defaultdict(list)
+    if single:
+        rows = await connection.fetch(
+            "SELECT object.plugin, object.kind, object.name, object.content,"
+            " array_agg(object.host) AS hosts"
+            " FROM unnest($1::text[], $2::text[], $3::text[]) AS asked (plugin, kind, name)"
+            " JOIN opdbus.object ON (object.plugin, object.kind, object.name)"
+            " = (asked.plugin, asked.kind, asked.name)"
+            " WHERE object.host = ANY($4) GROUP BY 1, 2, 3, 4",
+            *map(list, zip(*single, strict=True)),
+            hosts.ids,
+        )
+        for row in rows:
+            if only is None or row["content"] in only:
+                one = ObjectId(row["plugin"], row["kind"], row["name"])
+                found[single[one]].append(_Held(row["content"], tuple(row["hosts"])))
+    if several:
+        rows = await connection.fetch(
+            "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
+            " WHERE content = ANY($1) AND host = ANY($2) GROUP BY content",
+            list(several),
+            hosts.ids,
+        )
+        for row in rows:
+            held = _Held(row["content"], tuple(row["hosts"]))
+            found[several[row["content"]]].append(held)
+    return found
 
 
 async def read_texts(connection: asyncpg.Connection, digests: Iterable[bytes]) -> dict[bytes, str]:
@@ -101,7 +139,7 @@ async def read_texts(connection: asyncpg.Connection, digests: Iterable[bytes]) -
 
 
 def _found(
-    object_id: ObjectId,
+    family: Family,
     held: Sequence[_Held],
     hosts: Hosts,
     known: Mapping[bytes, Content],
@@ -112,11 +150,14 @@ def _found(
         by_text[texts.get(known[each.content].text, "")] += each.hosts
     ordered = sorted(by_text.items(), key=lambda item: (-len(item[1]), item[0]))
     every = [host for each in held for host in each.hosts]
+    states = [(known[each.content].properties, each.hosts) for each in held]
     return FoundObject(
-        object_id,
+        family.object_id,
         hosts.split(every),
         tuple(TextOn(text, hosts.split(ids)) for text, ids in ordered),
-        differing_fields([(known[each.content].properties, each.hosts) for each in held], hosts),
+        # objects of different names may differ in anything
+        differing_fields(states, hosts) if family.alike == 1 else (),
+        family.alike,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from opdbus.fleet.questions.fleet_conditions import ON_HOSTS, TextFilter
 from opdbus.index.query import query_terms
 
 if TYPE_CHECKING:
@@ -150,9 +151,10 @@ def edits(one: str, other: str) -> int:
 
 
 async def rank_by_words(
-    connection: asyncpg.Connection, terms: WeightedTerms, texts: Sequence[bytes] | None = None
+    connection: asyncpg.Connection, terms: WeightedTerms, only: TextFilter | None = None
 ) -> WordRanks:
-    """Return the texts with most of the question's information; `texts` are all that count."""
+    """Return the texts with most of the question's information, of those that count."""
+    texts, hosts = only or TextFilter()
     known = [
         (count, word, weight)
         for word, count, weight in zip(terms.words, terms.counts, terms.weights, strict=True)
@@ -175,12 +177,14 @@ async def rank_by_words(
             (SELECT sum(weight) FROM term WHERE words @@ query) AS weight FROM found)
         SELECT digest, weight, size, (SELECT name FROM opdbus.content
           WHERE content.text = best.digest LIMIT 1) AS name
-        FROM (SELECT * FROM scored ORDER BY weight DESC, size, digest LIMIT {POOL}) AS best
+        FROM (SELECT * FROM (SELECT * FROM scored ORDER BY weight DESC, size, digest) AS near
+              WHERE {ON_HOSTS.replace("$", "$5")} LIMIT {POOL}) AS best
         """,  # noqa: S608 -- numbers and an operator of ours
         [word for _, word, _ in known],
         [weight for _, _, weight in known],
         rare or [word for _, word, _ in known],
         None if texts is None else list(texts),
+        None if hosts is None else list(hosts),
     )
     asked = frozenset(terms.words)
 

@@ -221,11 +221,14 @@ BEGIN
       FROM jsonb_array_elements(given_fields) AS field,
         jsonb_array_elements((field->>2)::jsonb) AS rows
       WHERE host = own AND epoch = given_epoch AND field->>0 = 'rows'
-        AND seq BETWEEN (rows->>0)::bigint AND least((rows->>1)::bigint, given_seq - 1);
+        AND seq BETWEEN (rows->>0)::bigint AND least((rows->>1)::bigint, given_seq - 1)
+        AND fields IS NOT NULL;
   ELSIF hashed->>7 = 'gone' AND given_fields IS NULL THEN
     UPDATE opdbus.change SET fields = NULL, sentence = '', known = '{}'
       WHERE host = own AND epoch = given_epoch AND seq < given_seq AND source = hashed->>3
-        AND plugin = hashed->>4 AND kind = hashed->>5 AND name = hashed->>6;
+        AND plugin = hashed->>4 AND kind = hashed->>5 AND name = hashed->>6
+        -- an earlier row `gone` has no values, and keeps its sentence, as on the host
+        AND fields IS NOT NULL;
   END IF;
 END $$;
 

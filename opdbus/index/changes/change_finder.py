@@ -29,7 +29,8 @@ from opdbus.index.changes.change_ranking import SentenceCosines, SentenceCounts
 from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching, query_terms
-from opdbus.index.query.query_parser import MAX_CHARACTERS, embed_question
+from opdbus.index.query.query_parser import embed_question
+from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.vector_index import VectorIndex
 from opdbus.language import kinds

@@ -20,8 +20,6 @@ from opdbus.index.vectors.second_stage import Vector
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Json
 
-# Questions are cut to this length first: about twice what a model reads.
-MAX_CHARACTERS: Final = 2000
 # A longer question is a document, whose spelling is not corrected.
 _MOST_SPELT: Final = 1000
 # A word that every model has as a single token.

@@ -11,6 +11,8 @@ from opdbus.state import fields
 from opdbus.state.conditions import IS, Condition, condition
 from opdbus.state.secret_names import is_secret_name
 
+# Questions are cut to this length first: about twice what a model reads.
+MAX_CHARACTERS: Final = 2000
 # A question with more conditions is a document, in which a colon has another meaning.
 _MAX_CONDITIONS: Final = 8
 # Fields that make a condition only if an object has the value: `user:hunter2` may be credentials.

@@ -29,13 +29,13 @@ from opdbus.index.query import (
     state_questions,
 )
 from opdbus.index.query.query_parser import (
-    MAX_CHARACTERS,
     ComparedValue,
     ParsedQuery,
     correct_query,
     embed_question,
     parse_query,
 )
+from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.index.ranking import confidence
 from opdbus.index.ranking.confidence import CERTAIN, RatedHit, rate, rate_similar
 from opdbus.index.ranking.scores import Boosts, Score, Similarity, rank
