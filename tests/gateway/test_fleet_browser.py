@@ -25,7 +25,7 @@ SHOWN = {
     "/host/web5": "What most others have and it lacks",
     "/changes?since=all": "redis was upgraded",
     "/drift": "enabled declared yes, observed no",
-    "/odd?tag=web": "stands out",
+    "/odd?tag=web": "not there: nginx.service",
     "/missing?of=web4": "nginx.service",
     "/compare?first=web1&second=web5": "packages/package",
     "/compare": "Choose two hosts.",

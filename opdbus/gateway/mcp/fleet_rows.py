@@ -78,7 +78,8 @@ def host_row(host: HostOverview) -> Row:
 def change_group_row(group: ChangeGroup) -> Row:
     """Return a change, with where and when it happened."""
     last, first = format_time(group.last), format_time(group.first)
-    since = f", {group.count:,} times since {first}" if group.count > 1 else ""
+    times = f", {group.count:,} times" if group.count > len(group.where.on) else ""
+    since = f"{times} since {first}" if first != last else times
     by = f" by {', '.join(group.by[:_MOST_NAMED])}" if group.by else ""
     causes = [*group.causes[:_MOST_NAMED]]
     cause = f" ({causes[0]})" if len(causes) == 1 else ""

@@ -65,7 +65,7 @@ function changeRow(each) {
   const at = each.sentence.indexOf(each.object_id.name), name = nameLink(each.object_id);
   const words = at < 0 ? [name, ": ", each.sentence] : [each.sentence.slice(0, at), name, each.sentence.slice(at + each.object_id.name.length)];
   return el("li", { class: "change" }, time(each.last / 1000), el("div", { class: `key ${each.what}${each.severity ? ` ${each.severity}` : ""}` }, words,
-    each.causes.length === 1 && ` (${each.causes[0]})`, each.by.length ? ` by ${first(each.by, 3)}` : null, each.count > 1 && [`, ${each.count} times since `, time(each.first / 1000)], " ", whereNode(each.where)));
+    each.causes.length === 1 && ` (${each.causes[0]})`, each.by.length ? ` by ${first(each.by, 3)}` : null, each.count > each.where.on.length && `, ${each.count} times`, each.last - each.first >= 1e6 && [" since ", time(each.first / 1000)], " ", whereNode(each.where)));
 }
 
 const changeList = ({ changes, asked }) => (changes.length ? el("ol", { class: "changes" }, (asked.words ? changes : [...changes].reverse()).map(changeRow)) : empty("No change matches."));
@@ -86,7 +86,7 @@ function oddityRow(each) {
 
 function oddHost({ name, score, stands_out: standsOut, counts, oddities }) {
   const total = Object.values(counts).reduce((sum, one) => sum + one, 0), more = total - oddities.length;
-  return el("section", { class: `box ${standsOut ? "warning" : ""}` }, el("h2", null, hostLink(name), el("small", null, ` ${Math.round(score)} bits, ${count(total, "object")}`), standsOut ? [" ", chip("stands out", "warning")] : null),
+  return el("section", { class: `box ${standsOut ? "warning" : ""}` }, el("h2", { class: "name" }, hostLink(name), el("small", null, ` ${count(Math.round(score), "bit")}, ${count(total, "object")}`), standsOut ? [" ", chip("stands out", "warning")] : null),
     list(oddities, oddityRow), more > 0 && note(`and ${more} more`));
 }
 
@@ -157,7 +157,7 @@ const parts = {
   async odd(at, signal) {
     const answer = await get("fleet/odd", { ...scope(at), limit: 20 }, signal);
     say(count(answer.odd.length, "odd host"));
-    return [form("odd", scopeFields(at)), head(answer.hosts), note(`${count(answer.standing_out, "host stands", "hosts stand")} out; the median host has ${Math.round(answer.usual)} bits. The rarer what a host has, or lacks where most agree, the more bits.`), answer.odd.length ? answer.odd.map(oddHost) : empty("All are alike.", "good")];
+    return [form("odd", scopeFields(at)), head(answer.hosts), note(`${count(answer.standing_out, "host stands", "hosts stand")} out; the median host has ${count(Math.round(answer.usual), "bit")}. The rarer what a host has, or lacks where most agree, the more bits.`), answer.odd.length ? answer.odd.map(oddHost) : empty("All are alike.", "good")];
   },
 
   async missing(at, signal) {
@@ -180,7 +180,7 @@ const parts = {
     return [ask, head(answer.hosts), note(`${answer.equal.toLocaleString("en")} objects are equal, ${answer.identities.toLocaleString("en")} differ in identities only, such as addresses.`), answer.kinds.length ? null : empty("They do not differ.", "good"),
       answer.kinds.map(({ plugin, kind: own, counts, differences }) => {
         const total = Object.values(counts).reduce((sum, each) => sum + each, 0), title = `${plugin}/${own}`;
-        return section([title, el("small", null, ` ${count(total, "object")}`)], table(title, ["Object", answer.first, answer.second], differences.map(rowsOf), { class: "sides" }), total > differences.length && note(`and ${total - differences.length} more`));
+        return el("section", null, el("h2", { class: "name" }, title, el("small", null, ` ${count(total, "object")}`)), table(title, ["Object", answer.first, answer.second], differences.map(rowsOf), { class: "sides" }), total > differences.length && note(`and ${total - differences.length} more`));
       })];
   },
 
