@@ -165,7 +165,7 @@ async def find_hosts(connection: asyncpg.Connection, scope: Scope) -> Hosts:
         " FROM opdbus.host WHERE tags @> $1 ORDER BY name",
         [storable(tag) for tag in scope.tags],
     )
-    patterns = [name.lower() for name in scope.hosts]
+    patterns = [storable(name).lower() for name in scope.hosts]
     parts = tuple(
         HostPart(
             row["host"],

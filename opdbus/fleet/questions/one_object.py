@@ -222,8 +222,11 @@ async def parse_test(connection: asyncpg.Connection, text: str) -> HostTest:
 
 async def _having(connection: asyncpg.Connection, test: HostTest, hosts: Hosts) -> set[int]:
     contents = await find_contents(connection, test.where, name=test.name)
-    pattern = test.name.lower() if "*" in test.name else "*"
-    digests = [each.digest for each in contents if fnmatchcase(each.identity.name.lower(), pattern)]
+    digests = [
+        each.digest
+        for each in contents
+        if "*" not in test.name or fnmatchcase(each.identity.name.lower(), test.name.lower())
+    ]
     rows = await connection.fetch(
         "SELECT DISTINCT host FROM opdbus.object WHERE content = ANY($1) AND host = ANY($2)",
         digests,
