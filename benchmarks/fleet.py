@@ -14,6 +14,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -319,15 +321,39 @@ def memory_mib(root: int) -> float:
     return round(total / 1024, 1)
 
 
-async def ask_all(
-    url: str, password: str, count: int, vectors: Vectors, hosts: Sequence[Host]
-) -> dict[str, Any]:
-    """Return the milliseconds of each question of the fleet."""
-    async with postgres.connected(url, password) as connection:
+@dataclass(frozen=True)
+class Asker:
+    """A process of its own that asks the fleet's questions, as the command line does."""
+
+    url: str
+    password: str
+    bus: str
+    numerics: str
+    hosts: Sequence[str]
+    count: int
+
+    async def ask(self) -> dict[str, Any]:
+        """Return the milliseconds of each question."""
+        return await asyncio.get_running_loop().run_in_executor(_PROCESSES, _ask, self)
+
+
+def _ask(asker: Asker) -> dict[str, Any]:
+    return asyncio.run(ask_all(asker))
+
+
+_PROCESSES = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+async def ask_all(asker: Asker) -> dict[str, Any]:
+    """Ask each question again and again; return their milliseconds."""
+    async with (
+        postgres.connected(asker.url, asker.password) as connection,
+        Client(asker.bus) as client,
+    ):
 
         async def embed(text: str, wanted: Sequence[Numerics]) -> dict[str, list[float]]:
-            (row,) = await vectors.client.vectorize([text])
-            return {each.name: row for each in wanted if each.name == vectors.numerics}
+            (row,) = await client.vectorize([text])
+            return {each.name: row for each in wanted if each.name == asker.numerics}
 
         async def ask(number: int) -> None:
             await search(connection, QUESTIONS[number % len(QUESTIONS)], embed=embed)
@@ -338,12 +364,12 @@ async def ask_all(
             await search(connection, question, embed=embed, scope=scope)
 
         async def compare_two(number: int) -> None:
-            names = [hosts[(number + each) % len(hosts)].name for each in (0, 1)]
+            names = [asker.hosts[(number + each) % len(asker.hosts)] for each in (0, 1)]
             await compare(connection, *names)
 
         return {
-            "search": await timed(count, ask),
-            "search of the hosts with a tag": await timed(count // 4, ask_filtered),
+            "search": await timed(asker.count, ask),
+            "search of the hosts with a tag": await timed(asker.count // 4, ask_filtered),
             "odd": await timed(10, lambda _: find_odd(connection)),
             "odd of the hosts with a tag": await timed(
                 10, lambda each: find_odd(connection, Scope(tags=(f"role{each % ROLES}",)))
@@ -389,7 +415,9 @@ async def publish_offers(url: str, password: str) -> None:
         await connection.execute("DELETE FROM opdbus.offered_vector")
 
 
-async def run(given: argparse.Namespace, client: Client, server: EmbeddedServer) -> dict[str, Any]:
+async def run(
+    given: argparse.Namespace, client: Client, address: str, server: EmbeddedServer
+) -> dict[str, Any]:
     """Load the hosts, measure questions at rest and under changes, and return the report."""
     url, password = server.url, server.password
     vectors = Vectors(client)
@@ -432,7 +460,9 @@ async def run(given: argparse.Namespace, client: Client, server: EmbeddedServer)
         await publish_offers(url, password)
         report["offered vectors published, seconds"] = round(time.perf_counter() - began, 1)
         report["stored after the load"] = await store_size(url, password)
-        report["questions at rest"] = await ask_all(url, password, given.questions, vectors, hosts)
+        names = [each.name for each in hosts]
+        asker = Asker(url, password, address, vectors.numerics, names, given.questions)
+        report["questions at rest"] = await asker.ask()
         waits: list[float] = []
         tasks = [
             asyncio.ensure_future(work)
@@ -447,7 +477,7 @@ async def run(given: argparse.Namespace, client: Client, server: EmbeddedServer)
         await asyncio.sleep(given.warm_up)
         waits.clear()
         began, before = time.perf_counter(), processor_seconds(server.pid)
-        asked = asyncio.ensure_future(ask_all(url, password, given.questions, vectors, hosts))
+        asked = asyncio.ensure_future(asker.ask())
         await asyncio.wait({*tasks, asked}, timeout=given.seconds)
         seconds, spent = time.perf_counter() - began, processor_seconds(server.pid) - before
         found = percentiles(waits, 50, 99, 100)
@@ -480,7 +510,7 @@ def processor_seconds(root: int) -> float:
 async def serve(given: argparse.Namespace, address: str) -> dict[str, Any]:
     """Run the server in a folder of its own."""
     async with Client(address) as client, EmbeddedServer(given.folder) as server:
-        report = await run(given, client, server)
+        report = await run(given, client, address, server)
         os.killpg(server.pid, signal.SIGKILL)
         await server.wait()
     began = time.perf_counter()
