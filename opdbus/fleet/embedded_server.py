@@ -9,8 +9,8 @@ import importlib.util
 import os
 import pwd
 import secrets
-import stat
 import signal
+import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
