@@ -72,7 +72,7 @@ def test_the_gateway_asks_the_fleet(host: Host, url: str) -> None:
     assert status == 404
     assert "OP_DBUS_FLEET_DATABASE" in text
     assert hosts_by(host, BY_SOCKET) == ["here"]
-    assert "fleet: answers" in host.ask("systemctl", "status", GATEWAY)
+    assert json.loads(ask(host, "/status", user="member")[1])["Fleet"] == "answers"
     place, _, parameters = url.partition("?")
     kept = [each for each in parameters.split("&") if not each.startswith("sslrootcert")]
     by_name = f"{place}?{'&'.join([*kept, f'sslrootcert={AUTHORITY}'])}"
