@@ -2,6 +2,9 @@
 
     PYTHONPATH=.:tests .venv/bin/python benchmarks/fleet_workers.py [--json FILE]
 
+So that other programs do not take part, give it a session of a higher priority:
+`setsid sh -c 'echo -15 > /proc/self/autogroup; exec nice -n -15 ...'` as root.
+
 The workers are processes of `op-dbus fleet worker`, the server is the embedded one. All run on this
 machine, so that two workers need two free processors, less what PostgreSQL takes.
 """

@@ -222,15 +222,17 @@ class EmbeddedServer:
         if owner := self._account():
             _give(path, owner)
 
-    @staticmethod
-    def _account() -> dict[str, Any]:
+    def _account(self) -> dict[str, Any]:
         """Return the user and the group for root's subprocesses; empty for other users."""
         if os.geteuid():
             return {}
+        # the user that has the data already, whoever else there is by now
+        if self._data.exists() and (owner := self._data.stat()).st_uid:
+            return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": ()}
         for name in _ACCOUNTS:
             with suppress(KeyError):
                 entry = pwd.getpwnam(name)
-                return {"user": entry.pw_uid, "group": entry.pw_gid}
+                return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": ()}
         raise ConfigError(f"PostgreSQL refuses root, and there is none of {', '.join(_ACCOUNTS)}")
 
     async def _wait_ready(self) -> None:

@@ -4,6 +4,7 @@ A batch that Ray runs again, since its actor was lost, finds the tasks that are 
 """
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,8 +21,6 @@ _DUE: Final = """
 SELECT digest FROM opdbus.embedding_task
 WHERE numerics = (SELECT wanted FROM opdbus.fleet) AND not_before <= now() ORDER BY not_before
 """
-# Batches of a block: so many run on an actor before Ray gives it others.
-_BATCHES: Final = 4
 
 
 class Actor:
@@ -66,16 +65,17 @@ class RayRun:
         try:
             ray.init(address, include_dashboard=False, logging_level="warning")
             ray.data.DataContext.get_current().enable_progress_bars = False
+            logging.getLogger("ray.data").setLevel(logging.ERROR)
             has = ray.cluster_resources()
             gpus = int(config.execution_provider.names[0] != "cpu" and "GPU" in has)
             room = has["GPU"] if gpus else has["CPU"] // self.threads
             rows = [{"digest": digest} for digest in digests]
-            blocks = 1 + len(rows) // (_BATCHES * vector_store.BATCH)
+            blocks = 1 + len(rows) // vector_store.BATCH
             found = ray.data.from_items(rows, override_num_blocks=blocks).map_batches(
                 Actor,
                 fn_constructor_args=(config, self.url, self.password),
                 batch_size=vector_store.BATCH,
-                concurrency=self.actors or max(1, int(room)),
+                compute=ray.data.ActorPoolStrategy(size=self.actors or max(1, int(room))),
                 num_cpus=self.threads,
                 num_gpus=gpus,
             )

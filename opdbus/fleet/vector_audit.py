@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# Vectors of equal numerics are at least so near, whatever processor and precision computed them;
-# the proof of an engine asks the same of fp16 and bf16.
-LEAST_COSINE: Final = 0.999
+# Vectors of equal numerics are at least so near, whatever processor, runtime and precision computed
+# them: by the class of precisions at the end of the numerics. The proof of an engine asks the same
+# of bf16 and of int8.
+LEAST_COSINES: Final = {"float": 0.999, "int8": 0.95}
 _LONGEST_ERROR: Final = 0.01
 _LEAST_SAMPLE: Final = 8
 _OFFERS: Final = 1024
@@ -93,7 +94,8 @@ async def _examine(connection: "asyncpg.Connection", model: Model, host: int) ->
     checked = choose(new, sample)
     vectors = await model.compute([each.text for each in checked])
     compared = [(each, each.own) for each in sent if each.own is not None]
-    fault = find_fault(sent, [*compared, *zip(checked, vectors, strict=True)])
+    compared += zip(checked, vectors, strict=True)
+    fault = find_fault(sent, compared, least_cosine(model))
     if fault:
         await _blame(connection, host, fault)
         return len(rows)
@@ -146,7 +148,8 @@ class Audit:
         self._after = (host, rows[-1]["digest"]) if rows else (host + 1, b"")
         shared = [_read(row) for row in rows if row["is_shared"] and row["text"] is not None]
         vectors = await model.compute([each.text for each in shared])
-        if fault := find_fault(shared, list(zip(shared, vectors, strict=True))):
+        compared = list(zip(shared, vectors, strict=True))
+        if fault := find_fault(shared, compared, least_cosine(model)):
             await _blame(connection, host, fault)
             return
         await connection.execute(
@@ -170,8 +173,13 @@ def choose(sent: Sequence[_Sent], share: float) -> list[_Sent]:
     return [each for place, each in enumerate(sent) if each.is_shared or place in drawn]
 
 
+def least_cosine(model: Model) -> float:
+    """Return how near a host's vector is to the worker's, both of this model, if it is true."""
+    return LEAST_COSINES[model.engine.numerics.rpartition("/")[2]]
+
+
 def find_fault(
-    sent: Sequence[_Sent], compared: Sequence[tuple[_Sent, NDArray[np.float32]]]
+    sent: Sequence[_Sent], compared: Sequence[tuple[_Sent, NDArray[np.float32]]], least: float
 ) -> _Fault | None:
     """Return the worst vector that is not of length 1, or not the one that it should be."""
     if not sent:
@@ -184,10 +192,10 @@ def find_fault(
         return None
     cosines = [float(each.v @ own / np.linalg.norm(each.v)) for each, own in compared]
     cosine, place = min(zip(cosines, range(len(cosines)), strict=True))
-    if cosine < LEAST_COSINE:
+    if cosine < least:
         return _Fault(
             compared[place][0].digest,
-            f"is not the one that a worker computes (cosine {cosine:.4f}, at least {LEAST_COSINE})",
+            f"is not the one that a worker computes (cosine {cosine:.4f}, at least {least})",
         )
     return None
 

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,3 +47,42 @@ def test_another_level_by_ray(database: FleetDatabase, static: Config, settings:
     assert computed(database, settings)
     # nothing is left, and a second run says so
     assert run.embed() == 0
+
+
+def test_an_actor_that_is_killed(database: FleetDatabase, static: Config, settings: Config) -> None:
+    """Have the batches of a killed actor computed by another one."""
+    from opdbus.fleet.ray_embed import RayRun
+
+    host = database.add("web1")
+    work(database, static)
+    sync(database, static, host, states(2 * _TEXTS))
+    work(database, static)
+    with_model(database, settings, fleet_level.want)
+    killed: list[int] = []
+
+    def kill() -> None:
+        count = "SELECT count(*) FROM opdbus.vector WHERE numerics = 2"
+        while database.fetch(count) == [(0,)]:
+            time.sleep(0.01)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                number = int(path.parent.name)
+                if b"ray::MapWorker" in path.read_bytes() and _is_ours(number) and not killed:
+                    killed.append(number)
+                    os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    run = RayRun(settings, database.server.url, database.server.password, actors=2)
+    assert run.embed() <= 2 * _TEXTS
+    assert killed
+    progress = database.run(fleet_level.read_progress)
+    assert progress == ("medium", "medium", 2 * _TEXTS, 2 * _TEXTS)
+
+
+def _is_ours(process: int) -> bool:
+    """Return whether this process started another one, or its parent."""
+    while process > 1 and process != os.getpid():
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        process = int(fields[1])
+    return process > 1

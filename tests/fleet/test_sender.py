@@ -378,6 +378,8 @@ def test_preview_lists_what_is_sent(host: FleetHost) -> None:
     assert {"plugin": "lab", "kind": "box", "objects": 4} in found["kinds"]
     assert found["last_row"] >= 3
     assert found["drifted"] == 1
+    assert found["machine"].startswith("op-dbus/")
+    assert found["numerics"]
     text = host.daemon.cli("fleet", "preview").stdout
     for body in bodies:
         assert "/".join(json.loads(body)[key] for key in ("plugin", "kind", "name")) in text

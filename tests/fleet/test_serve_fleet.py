@@ -237,6 +237,17 @@ def test_a_database_that_dies_ends_the_server() -> None:
             assert hosts(again)["web1"]["objects"] == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
+def test_root_runs_postgresql_as_a_user_without_its_groups(server: FleetServer) -> None:
+    """Let PostgreSQL have neither root's user nor root's groups."""
+    pid = (server.folder / "server/data/postmaster.pid").read_text().split()[0]
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    rows = {line.partition(":")[0]: line.split()[1:] for line in lines}
+    assert "0" not in rows["Uid"]
+    assert "0" not in rows["Gid"]
+    assert "0" not in rows["Groups"]
+
+
 def test_a_server_that_was_killed_is_started_again() -> None:
     """Take over from a process that was killed and left its PostgreSQL, but from no other."""
     with fleet_folder() as folder:

@@ -220,3 +220,65 @@ def test_a_worker_role_is_enough(database: FleetDatabase, static: Config) -> Non
 
     with pytest.raises(Exception, match="permission denied"):
         asyncio.run(refused())
+
+
+def test_old_checkpoints_are_thinned(database: FleetDatabase, static: Config) -> None:
+    """Keep the last checkpoint of each day, and all of the last two days."""
+    database.add("web1")
+    database.run(
+        lambda each: each.execute(
+            "INSERT INTO opdbus.checkpoint (host, epoch, seq, hash, at)"
+            " SELECT 1, 1, number, ''::bytea,"
+            "  date_trunc('day', now()) - interval '5 days' + number * interval '6 hours'"
+            " FROM generate_series(0, 19) AS number"
+        )
+    )
+    work(database, static)
+    kept = [seq for (seq,) in database.fetch("SELECT seq FROM opdbus.checkpoint ORDER BY 1")]
+    # of the days before yesterday the last ones, at 18 h
+    assert kept[:2] == [3, 7]
+    assert {11, 15, 16, 17, 18, 19} <= set(kept)
+    assert not {0, 1, 2, 4, 5, 6, 8, 9, 10} & set(kept[:2])
+    assert database.run(fleet_level.read_progress).total == 0
+
+
+def test_two_workers_have_different_batches(database: FleetDatabase, static: Config) -> None:
+    """Pass over the tasks that another worker computes, and leave them to others if it dies."""
+    host = database.add("web1")
+    work(database, static)
+    sync(database, static, host, states(400), lambda _, vector: vector)
+    database.run(
+        lambda each: each.execute(
+            "DELETE FROM opdbus.offered_vector; UPDATE opdbus.embedding_task SET not_before = now()"
+        )
+    )
+
+    async def run(connection: Any, model: Model) -> tuple[int, int, int]:
+        async with postgres.connected(database.server.url, database.server.password) as other:
+            await vector_store.prepare(other)
+            transaction = other.transaction()
+            await transaction.start()
+            first = await vector_store.embed_tasks(other, model)
+            second = await vector_store.embed_tasks(connection, model)
+            await transaction.rollback()
+        return first, second, await vector_store.embed_tasks(connection, model)
+
+    assert with_model(database, static, run) == (256, 144, 256)
+    assert database.fetch(VECTORS) == [(400,)]
+
+
+def test_vectors_of_other_precisions_are_no_lies() -> None:
+    """Take int8 as other runtimes compute it; say nothing of 16-bit floats, and find the rest."""
+    own = np.array([1, 0], np.float32)
+
+    def fault(cosine: float, least: float) -> bool:
+        vector = np.array([cosine, (1 - cosine**2) ** 0.5], np.float32)
+        sent = vector_audit._Sent(b"", "", vector, is_shared=True, own=None)
+        return vector_audit.find_fault([sent], [(sent, own)], least) is not None
+
+    bounds = vector_audit.LEAST_COSINES
+    # measured by benchmarks/fleet_workers.py: bf16 with fp32, int8 of two runtimes
+    assert not fault(0.99993, bounds["float"])
+    assert not fault(0.9868, bounds["int8"])
+    assert fault(0.9868, bounds["float"])
+    assert fault(0.9, bounds["int8"])

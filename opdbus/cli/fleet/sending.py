@@ -16,6 +16,7 @@ from opdbus.errors import ConfigError, OpDbusError
 
 if TYPE_CHECKING:
     from opdbus.client import Client
+    from opdbus.fleet.uplink import HostFacts
 
 
 @fleet.command()
@@ -56,14 +57,11 @@ def send(context: click.Context) -> None:
 
 
 class _Preview(NamedTuple):
-    """Everything that a first synchronization sends."""
+    """Everything that a first synchronization sends, but for rows and drift, which are counted."""
 
-    objects: list[dict[str, Any]]
-    first_row: int
-    last_row: int
+    facts: HostFacts
     drifted: int
-    level: str
-    numerics: str
+    objects: list[dict[str, Any]]
 
 
 @fleet.command()
@@ -79,17 +77,30 @@ def preview(json_: bool) -> None:
     kinds = Counter((row["plugin"], row["kind"]) for row in found.objects)
     counts = [(*kind, number) for kind, number in sorted(kinds.items())]
     columns = ("plugin", "kind", "objects")
+    facts, has_rows = found.facts, found.facts.last >= found.facts.first_kept
     if json_:
-        rest = {**found._asdict(), "kinds": output.as_dicts(columns, counts)}
-        output.print_json(rest | {"objects": rest.pop("objects")})
+        rest = {
+            "machine": facts.machine,
+            "version": facts.version,
+            "level": facts.level,
+            "numerics": facts.numerics,
+            "observers": output.as_dicts(("name", "state", "objects", "reason"), facts.observers),
+            "first_row": facts.first_kept if has_rows else 0,
+            "last_row": facts.last,
+            "drifted": found.drifted,
+            "kinds": output.as_dicts(columns, counts),
+        }
+        output.print_json(rest | {"objects": found.objects})
         return
     output.print_table(columns, counts)
-    rows = f"{found.first_row} to {found.last_row}" if found.last_row else ""
     summary = {
         "objects": len(found.objects),
-        "rows of history": rows or "none",
+        "rows of history": f"{facts.first_kept} to {facts.last}" if has_rows else "none",
         "drifted objects": found.drifted,
-        "vectors": found.numerics and f"of the level {found.level}: {found.numerics}",
+        "vectors": facts.numerics and f"of the level {facts.level}: {facts.numerics}",
+        "machine": facts.machine,
+        "version": facts.version,
+        "observers": ", ".join(f"{name} {state}" for name, state, *_ in facts.observers),
     }
     output.print_section("Altogether", {name: str(value) for name, value in summary.items()})
     for row in found.objects:
@@ -106,13 +117,9 @@ async def _gather(client: Client) -> _Preview:
 
     from opdbus.fleet import host_reader
 
-    kept, _ = await client.kept_rows()
-    model = await host_reader.read_model(client)
-    level = str((await client.status())["Level"])
+    facts = await host_reader.read_facts(client, await host_reader.read_model(client))
     drifted = len(await client.drift({}))
     objects = [
         json.loads(row.body) async for row in host_reader.read_everything(client) if row.body
     ]
-    return _Preview(
-        objects, kept.start if kept else 0, kept.stop - 1, drifted, level, model.numerics
-    )
+    return _Preview(facts, drifted, objects)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
@@ -165,7 +165,7 @@ async def find_hosts(connection: asyncpg.Connection, scope: Scope) -> Hosts:
         " FROM opdbus.host WHERE tags @> $1 ORDER BY name",
         [storable(tag) for tag in scope.tags],
     )
-    patterns = [re.compile(translate(name.lower())) for name in scope.hosts]
+    patterns = [storable(name).lower() for name in scope.hosts]
     parts = tuple(
         HostPart(
             row["host"],
@@ -180,7 +180,7 @@ async def find_hosts(connection: asyncpg.Connection, scope: Scope) -> Hosts:
             row["vector_fault"] or "",
         )
         for row in rows
-        if not patterns or any(pattern.fullmatch(row["name"].lower()) for pattern in patterns)
+        if not patterns or any(fnmatchcase(row["name"].lower(), each) for each in patterns)
     )
     if not parts:
         raise InvalidArgs(await _nobody(connection, scope))

@@ -22,6 +22,7 @@ _VALUES: Final = re.compile(
     r"|\b[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?"
     r"(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
+_LABEL: Final = re.compile(r"[\w-]+")
 # In names only: a digest, an id or a number that begins or ends a word.
 _NAMES: Final = re.compile(r"\b[0-9a-f]{12,}\b|[0-9]+")
 
@@ -34,9 +35,11 @@ def is_identity(key: str) -> bool:
 def mask(text: str, names: Sequence[str] = ()) -> str:
     """Return a text with * for addresses, ids and times, and for the given names of the host."""
     text = _VALUES.sub("*", text)
-    for name in names:
-        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "*", text, flags=re.IGNORECASE)
-    return text
+    if not names:
+        return text
+    # what follows a dot is a domain, which hosts share
+    own = {name.lower().partition(".")[0] for name in names}
+    return _LABEL.sub(lambda match: "*" if match[0].lower() in own else match[0], text)
 
 
 def mask_name(name: str, names: Sequence[str] = ()) -> str:

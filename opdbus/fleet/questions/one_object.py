@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs, UnknownObject
@@ -222,11 +222,10 @@ async def parse_test(connection: asyncpg.Connection, text: str) -> HostTest:
 
 async def _having(connection: asyncpg.Connection, test: HostTest, hosts: Hosts) -> set[int]:
     contents = await find_contents(connection, test.where, name=test.name)
-    pattern = re.compile(translate(test.name.lower())) if "*" in test.name else None
     digests = [
         each.digest
         for each in contents
-        if not pattern or pattern.fullmatch(each.identity.name.lower())
+        if "*" not in test.name or fnmatchcase(each.identity.name.lower(), test.name.lower())
     ]
     rows = await connection.fetch(
         "SELECT DISTINCT host FROM opdbus.object WHERE content = ANY($1) AND host = ANY($2)",
