@@ -8,7 +8,7 @@ const [link, modules] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 const { chromium } = require("playwright-core");
 const axe = require.resolve("axe-core");
-const VIEWS = ["", "?q=openssh", "/host/web5", "/changes?since=all", "/drift", "/odd?tag=web", "/missing?of=web4", "/compare?first=web1&second=web5", "/compare",
+const VIEWS = ["", "?q=openssh", "?q=session+of+backup", "/host/web5", "/changes?since=all", "/drift", "/odd?tag=web", "/missing?of=web4", "/compare?first=web1&second=web5", "/compare",
   "/object/packages/package/openssh", "/odd?tag=db", "/no-such-part"];
 const SIZES = { light: { width: 1280, height: 800 }, dark: { width: 1280, height: 800 }, phone: { width: 360, height: 740 } };
 

@@ -35,9 +35,11 @@ def object_row(found: FoundObject) -> Row:
     name = "/".join(found.object_id)
     line = found.text.partition("\n")[0]
     fields = [describe_field(each) for each in found.differing[:_MOST_FIELDS]]
+    alike = f" and {found.alike - 1:,} alike" if found.alike > 1 else ""
     return make_row(
-        "; ".join([f"{name} {found.where}: {line}", *fields]),
+        "; ".join([f"{name}{alike} {found.where}: {line}", *fields]),
         object=name,
+        alike=found.alike if alike else None,
         where=str(found.where),
         summary=line,
         differing=fields,

@@ -57,7 +57,7 @@ const scopeFields = (at) => [entry("Host", "host", scope(at).host, "web*"), entr
 
 function hitRow({ found }) {
   const several = found.texts.length > 1;
-  return [objectLink(found.object_id), whereNode(found.where),
+  return [objectLink(found.object_id), found.alike > 1 && ` and ${found.alike - 1} alike`, whereNode(found.where),
     found.texts.slice(0, NAMED).map(({ text, where }) => el("p", null, short(text.split("\n")[0], 260), several && el("span", { class: "soft" }, ` (${where.words})`))), found.differing.map(differing)];
 }
 
