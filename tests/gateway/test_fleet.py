@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -214,6 +215,35 @@ def test_no_question_holds_a_connection_for_long(known: KnownFleet) -> None:
         assert {type(each) for each in await asyncio.gather(*busy, return_exceptions=True)} == {
             TimedOut
         }
+        assert await ask_plainly(fleet, count) == 6
+        await fleet.close()
+
+    asyncio.run(work())
+
+
+def test_connections_that_were_lost_are_made_again(known: KnownFleet) -> None:
+    """Answer after the server ended all connections, which costs one question at most."""
+
+    async def work() -> None:
+        fleet = FleetLink(known.url, known.password_file.read_text())
+
+        async def count(connection: asyncpg.Connection, _embed: object) -> object:
+            return await connection.fetchval("SELECT count(*) FROM opdbus.host")
+
+        async def end_itself(connection: asyncpg.Connection, _embed: object) -> object:
+            return await connection.fetchval("SELECT pg_terminate_backend(pg_backend_pid())")
+
+        for _ in range(2 * MOST_CONNECTIONS):
+            with pytest.raises(DatabaseUnreachable):
+                await ask_plainly(fleet, end_itself)
+            assert fleet.state.startswith("away: ")
+            assert await ask_plainly(fleet, count) == 6
+            assert fleet.state == "answers"
+        ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'page'"
+        await asyncio.to_thread(known.database.fetch, ends)
+        # the pool may not have seen it yet
+        with suppress(DatabaseUnreachable):
+            await ask_plainly(fleet, count)
         assert await ask_plainly(fleet, count) == 6
         await fleet.close()
 

@@ -135,7 +135,8 @@ class FleetLink:
         except (AccessDenied, ConfigError) as error:
             raise DatabaseUnreachable(str(error)) from None
         finally:
-            with postgres.translate_errors(self._url):
+            # one that cannot be reset is closed, and what it answered is an answer
+            with suppress(OpDbusError), postgres.translate_errors(self._url):
                 await pool.release(connection, timeout=_CLOSE_SECONDS)
 
     async def _compute(
