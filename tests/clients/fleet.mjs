@@ -28,7 +28,10 @@ await page.locator(".facts-line").waitFor();
 const base = page.url().split("#")[0];
 say("linked", { visible: await page.locator("#fleet").isVisible(), script: requested.includes("fleet.js") });
 
-const settled = async (on) => { await on.locator("main[aria-busy=false]").waitFor({ timeout: 30000 }); };
+const settled = async (on) => {
+  await on.locator("main[aria-busy=false]").waitFor({ timeout: 30000 });
+  await on.locator("main", { hasText: "Loading." }).waitFor({ state: "detached", timeout: 30000 });
+};
 const show = async (on, view) => {
   await on.goto(`${base}#/serving`);
   await on.locator("main h1", { hasText: "What serves" }).waitFor({ timeout: 30000 });
