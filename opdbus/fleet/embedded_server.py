@@ -10,6 +10,7 @@ import os
 import pwd
 import secrets
 import signal
+import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -138,7 +139,10 @@ class EmbeddedServer:
         try:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock_folder()
-            self._run.mkdir(mode=0o755, exist_ok=True)
+            if not self._run.exists():
+                self._run.mkdir(mode=0o755)
+                # whatever the umask: its group has the socket, such as a gateway on this machine
+                self._run.chmod(stat.S_IMODE(self._run.stat().st_mode) | 0o050)
             if not (self._data / "PG_VERSION").exists():
                 self._initialize()
             owner = self._account()

@@ -63,6 +63,10 @@ _FILES = (
         "The tokens that clients of the gateway send over TCP to read and to publish.",
     ),
     (
+        "/etc/credstore/op-dbus.fleet-password",
+        "The password by which the gateway reads the fleet's database.",
+    ),
+    (
         "/etc/op-dbus-gateway",
         "The web configuration of the gateway's metrics, and its certificates.",
     ),

@@ -8,7 +8,7 @@ const [link, modules] = process.argv.slice(2);
 const require = createRequire(`${modules}/`);
 const { chromium } = require("playwright-core");
 const axe = require.resolve("axe-core");
-const VIEWS = ["", "?q=openssh", "/host/web5", "/changes?since=all", "/drift", "/odd?tag=web", "/missing?of=web4", "/compare?first=web1&second=web5", "/compare",
+const VIEWS = ["", "?q=openssh", "?q=session+of+backup", "/host/web5", "/changes?since=all", "/drift", "/odd?tag=web", "/missing?of=web4", "/compare?first=web1&second=web5", "/compare",
   "/object/packages/package/openssh", "/odd?tag=db", "/no-such-part"];
 const SIZES = { light: { width: 1280, height: 800 }, dark: { width: 1280, height: 800 }, phone: { width: 360, height: 740 } };
 
@@ -28,7 +28,10 @@ await page.locator(".facts-line").waitFor();
 const base = page.url().split("#")[0];
 say("linked", { visible: await page.locator("#fleet").isVisible(), script: requested.includes("fleet.js") });
 
-const settled = async (on) => { await on.locator("main[aria-busy=false]").waitFor({ timeout: 30000 }); };
+const settled = async (on) => {
+  await on.locator("main[aria-busy=false]").waitFor({ timeout: 30000 });
+  await on.locator("main", { hasText: "Loading." }).waitFor({ state: "detached", timeout: 30000 });
+};
 const show = async (on, view) => {
   await on.goto(`${base}#/serving`);
   await on.locator("main h1", { hasText: "What serves" }).waitFor({ timeout: 30000 });

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.gateways import Gateway
 
-from opdbus.errors import DatabaseUnreachable, TimedOut
+from opdbus.errors import DatabaseUnreachable, LimitsExceeded, TimedOut
 from opdbus.gateway.fleet import fleet_models
 from opdbus.gateway.fleet.fleet_link import MOST_CONNECTIONS, FleetLink
 
@@ -182,6 +183,11 @@ def test_a_database_that_is_away(served: Running, tmp_path: Path) -> None:
         assert status.json()["Fleet"].startswith("away: ")
 
 
+async def ask_plainly(fleet: FleetLink, question: Callable[..., Awaitable[Any]]) -> Any:
+    """Return a question's answer as it is."""
+    return await fleet.ask(question, lambda answer: answer)
+
+
 def test_no_question_holds_a_connection_for_long(known: KnownFleet) -> None:
     """End a statement and a question that take longer, and serve others then."""
 
@@ -200,19 +206,56 @@ def test_no_question_holds_a_connection_for_long(known: KnownFleet) -> None:
 
         for slow in (sleep, think):
             with pytest.raises(TimedOut):
-                await fleet.ask(slow)
-        assert await fleet.ask(count) == 6
-        busy = [asyncio.create_task(fleet.ask(think)) for _ in range(MOST_CONNECTIONS)]
+                await ask_plainly(fleet, slow)
+        assert await ask_plainly(fleet, count) == 6
+        busy = [asyncio.create_task(ask_plainly(fleet, think)) for _ in range(MOST_CONNECTIONS)]
         await asyncio.sleep(0.1)
         with pytest.raises(DatabaseUnreachable, match="other questions"):
-            await fleet.ask(count)
+            await ask_plainly(fleet, count)
         assert {type(each) for each in await asyncio.gather(*busy, return_exceptions=True)} == {
             TimedOut
         }
-        assert await fleet.ask(count) == 6
+        assert await ask_plainly(fleet, count) == 6
         await fleet.close()
 
     asyncio.run(work())
+
+
+def test_connections_that_were_lost_are_made_again(known: KnownFleet) -> None:
+    """Answer after the server ended all connections, which costs one question at most."""
+
+    async def work() -> None:
+        fleet = FleetLink(known.url, known.password_file.read_text())
+
+        async def count(connection: asyncpg.Connection, _embed: object) -> object:
+            return await connection.fetchval("SELECT count(*) FROM opdbus.host")
+
+        async def end_itself(connection: asyncpg.Connection, _embed: object) -> object:
+            return await connection.fetchval("SELECT pg_terminate_backend(pg_backend_pid())")
+
+        for _ in range(2 * MOST_CONNECTIONS):
+            with pytest.raises(DatabaseUnreachable):
+                await ask_plainly(fleet, end_itself)
+            assert fleet.state.startswith("away: ")
+            assert await ask_plainly(fleet, count) == 6
+            assert fleet.state == "answers"
+        ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'page'"
+        await asyncio.to_thread(known.database.fetch, ends)
+        # the pool may not have seen it yet
+        with suppress(DatabaseUnreachable):
+            await ask_plainly(fleet, count)
+        assert await ask_plainly(fleet, count) == 6
+        await fleet.close()
+
+    asyncio.run(work())
+
+
+def test_an_answer_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say how to ask for less, instead of holding what no client reads."""
+    monkeypatch.setattr(fleet_models, "MOST_CHARACTERS", 1000)
+    assert fleet_models.as_text({"a": "b" * 900})
+    with pytest.raises(LimitsExceeded, match="ask for less"):
+        fleet_models.as_text({"a": "b" * 1000})
 
 
 def test_questions_leave_the_gateway_free(known: KnownFleet) -> None:
@@ -229,7 +272,7 @@ def test_questions_leave_the_gateway_free(known: KnownFleet) -> None:
             while not is_done:
                 time.sleep(0.001)  # noqa: ASYNC251 -- it computes
 
-        task = asyncio.create_task(fleet.ask(compute))
+        task = asyncio.create_task(ask_plainly(fleet, compute))
         await began.wait()
         is_done = True
         await task

@@ -82,6 +82,7 @@ def test_tools_are_few_and_read_only(known: KnownFleet, mode: str) -> None:
         ("fleet_ask", {"question": "stores tables"}, "postgresql-18 on 1 of 6 hosts: db1"),
         ("fleet_ask", {"question": "kind:package openssh"}, "version: 1.0-1 on db1, web1"),
         ("fleet_ask", {"question": "openssh", "at": "-1s"}, "packages/package/openssh on all"),
+        ("fleet_ask", {"question": "session of backup"}, "login1/session/0 and 7 alike on 1 of 6"),
         ("fleet_ask", {"question": "openshs"}, "openshs was looked for as openssh"),
         ("fleet_show", {"object": "packages/package/openssh"}, "hosts differ in version"),
         ("fleet_hosts", {}, "db1 (db): seen 2 d"),

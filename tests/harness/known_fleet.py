@@ -29,6 +29,8 @@ DRIFTED = ObjectId("systemd", "unit", "cron.service")
 # Of web1 to web4; web1 and web2 drifted.
 UPGRADED = "package redis was upgraded: version 1.1 -> 1.2"
 THINGS = 90
+# Of db1: objects whose names differ only in numbers.
+SESSIONS = 8
 
 
 @dataclass
@@ -75,6 +77,9 @@ def _things(host: str) -> list[Thing]:
         things[EVIL] = Thing(EVIL, {"active_state": "active", "description": HOSTILE})
     if host == "db1":
         things[ONLY_DB] = Thing(ONLY_DB, {"version": "18.1", "summary": "stores tables"})
+        for number in range(SESSIONS):
+            one = ObjectId("login1", "session", str(number))
+            things[one] = Thing(one, {"user": "backup", "state": "active", "remote": False})
     return [*things.values()]
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from opdbus.gateway.daemon_link import DaemonLink
 
 T = TypeVar("T")
+R = TypeVar("R")
 NO_FLEET: Final = (
     "no fleet is set up here: OP_DBUS_FLEET_DATABASE names its database, and"
     " OP_DBUS_FLEET_PASSWORD_FILE a file with a reader's password; docs/fleet.md says more"
@@ -58,10 +59,15 @@ class FleetLink:
         # of the newest question; empty before the first one
         self.state = "not asked yet"
 
-    async def ask(self, question: Callable[[asyncpg.Connection, Embed], Awaitable[T]]) -> T:
-        """Return a question's answer; it gets a connection, and a function for its vectors.
+    async def ask(
+        self,
+        question: Callable[[asyncpg.Connection, Embed], Awaitable[T]],
+        then: Callable[[T], R],
+    ) -> R:
+        """Return what `then` makes of a question's answer, both in the thread.
 
-        Raises DatabaseUnreachable, TimedOut, and what the question raises.
+        The question gets a connection, and a function for its vectors. Raises DatabaseUnreachable,
+        TimedOut, and what they raise.
         """
         own = asyncio.get_running_loop()
 
@@ -70,7 +76,7 @@ class FleetLink:
             return await asyncio.wrap_future(asked)
 
         try:
-            answer = await asyncio.wrap_future(self._start(self._ask(question, embed)))
+            answer = await asyncio.wrap_future(self._start(self._ask_and(question, embed, then)))
         except DatabaseUnreachable as error:
             self.state = f"away: {error}"
             raise
@@ -97,6 +103,14 @@ class FleetLink:
             self._thread.start()
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    async def _ask_and(
+        self,
+        question: Callable[[asyncpg.Connection, Embed], Awaitable[T]],
+        embed: Embed,
+        then: Callable[[T], R],
+    ) -> R:
+        return then(await self._ask(question, embed))
+
     async def _ask(
         self, question: Callable[[asyncpg.Connection, Embed], Awaitable[T]], embed: Embed
     ) -> T:
@@ -121,7 +135,8 @@ class FleetLink:
         except (AccessDenied, ConfigError) as error:
             raise DatabaseUnreachable(str(error)) from None
         finally:
-            with postgres.translate_errors(self._url):
+            # one that cannot be reset is closed, and what it answered is an answer
+            with suppress(OpDbusError), postgres.translate_errors(self._url):
                 await pool.release(connection, timeout=_CLOSE_SECONDS)
 
     async def _compute(

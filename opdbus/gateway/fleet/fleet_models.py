@@ -1,12 +1,14 @@
 """Requests and answers of the fleet's routes, from which the OpenAPI file is made."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import Response
 from pydantic import Field
 
+from opdbus.errors import LimitsExceeded
 from opdbus.fleet.host_overview import HostOverview
 from opdbus.fleet.questions.fleet_changes import ChangesAnswer
 from opdbus.fleet.questions.fleet_comparison import ComparisonAnswer
@@ -20,6 +22,7 @@ from opdbus.fleet.questions.plain_values import plain
 from opdbus.gateway.fleet.answer_schemas import schema_of
 from opdbus.gateway.host_models import Answer, Level, Limit, Offset, Request, Text, Where
 
+MOST_CHARACTERS: Final = 32 << 20
 _TIME: Final = "`yesterday`, `-2h`, `2026-11-22 03:10`, or microseconds."
 _Time = Annotated[Text, Field(description=_TIME)]
 _Texts = tuple[Text, ...]
@@ -132,18 +135,39 @@ MISSING = schema_of(MissingAnswer, total=int)
 OBJECT = schema_of(ObjectAnswer, total=int)
 
 
-def answer(value: object, **more: Any) -> Response:  # noqa: ANN401 -- JSON
-    """Return an answer over HTTP, with further keys."""
+def as_text(value: object, **more: Any) -> str:  # noqa: ANN401 -- JSON
+    """Return an answer as JSON, with further keys; raises LimitsExceeded if it is too large."""
     content = json.dumps({**plain(value), **more}, ensure_ascii=False, separators=(",", ":"))
+    if len(content) > MOST_CHARACTERS:
+        raise LimitsExceeded(
+            f"the answer has {len(content):,} characters, of at most {MOST_CHARACTERS:,}: ask for"
+            " less by `limit`, `host` or `tag`"
+        )
+    return content
+
+
+def part_as_text(of: str, limit: int, offset: int = 0) -> Callable[[Any], str]:
+    """Return what makes JSON of an answer with some rows of a field; all count in `total`."""
+
+    def convert(value: Any) -> str:  # noqa: ANN401 -- any of the answers
+        rows = getattr(value, of)
+        return as_text(replace(value, **{of: rows[offset : offset + limit]}), total=len(rows))
+
+    return convert
+
+
+def lists_cut(of: str, key: str, most: int) -> Callable[[object], str]:
+    """Return what makes JSON of an answer whose rows `of` have lists `key`, cut to a length."""
+
+    def convert(value: object) -> str:
+        whole = plain(value)
+        for each in whole[of]:
+            del each[key][most:]
+        return as_text(whole)
+
+    return convert
+
+
+def respond(content: str) -> Response:
+    """Return JSON over HTTP."""
     return Response(content, media_type="application/json")
-
-
-def answer_part(
-    value: Any,  # noqa: ANN401 -- any of the answers
-    of: str,
-    limit: int,
-    offset: int = 0,
-) -> Response:
-    """Return an answer with some rows of one of its fields, and the number of all in `total`."""
-    rows = getattr(value, of)
-    return answer(replace(value, **{of: rows[offset : offset + limit]}), total=len(rows))

@@ -1,7 +1,6 @@
 """Routes of the fleet: the questions of `op-dbus fleet`, over all hosts."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -17,7 +16,6 @@ from opdbus.fleet.questions import (
     past_search,
     peers,
 )
-from opdbus.fleet.questions.plain_values import plain
 from opdbus.gateway.fleet import fleet_models as models
 from opdbus.gateway.fleet.fleet_link import NO_FLEET, FleetLink
 from opdbus.gateway.http_errors import HttpError
@@ -54,26 +52,26 @@ async def search_fleet(
         raise InvalidArgs("q: the question is empty: ask in words, or by conditions")
     if asked.at:
         at = read_time("at", asked.at)
-        return models.answer(
-            await fleet.ask(
-                lambda connection, _: past_search.search_past(
-                    connection, asked.q, at, where=where, scope=asked.scope, limit=asked.limit
-                )
-            )
+        past = await fleet.ask(
+            lambda connection, _: past_search.search_past(
+                connection, asked.q, at, where=where, scope=asked.scope, limit=asked.limit
+            ),
+            models.as_text,
         )
-    return models.answer(
-        await fleet.ask(
-            lambda connection, embed: fleet_search.search(
-                connection,
-                asked.q,
-                embed=embed,
-                where=where,
-                scope=asked.scope,
-                limit=asked.limit,
-                offset=asked.offset,
-            )
-        )
+        return models.respond(past)
+    found = await fleet.ask(
+        lambda connection, embed: fleet_search.search(
+            connection,
+            asked.q,
+            embed=embed,
+            where=where,
+            scope=asked.scope,
+            limit=asked.limit,
+            offset=asked.offset,
+        ),
+        models.as_text,
     )
+    return models.respond(found)
 
 
 @router.get("/hosts", response_model=models.FleetHostsAnswer)
@@ -81,18 +79,21 @@ async def fleet_hosts(
     asked: Annotated[models.FleetHostsRequest, Query()], fleet: Fleet
 ) -> Response:
     """Return the hosts with their ages and faults; silent ones come first."""
-    changed, hosts = await fleet.ask(
-        lambda connection, _: _read_hosts(connection, asked.changed_since, asked.scope)
+    found = await fleet.ask(
+        lambda connection, _: _read_hosts(connection, asked.changed_since, asked.scope),
+        models.as_text,
     )
-    shown = [each.as_dict() for each in hosts if each.name in set(changed.hosts)]
-    return models.answer({"hosts": shown, "cursor": changed.cursor})
+    return models.respond(found)
 
 
 async def _read_hosts(
     connection: "asyncpg.Connection", cursor: str, scope: fleet_scope.Scope
-) -> tuple[fleet_scope.ChangedHosts, Sequence[host_overview.HostOverview]]:
+) -> dict[str, Any]:
     changed = await fleet_scope.hosts_changed_since(connection, cursor, scope)
-    return changed, await host_overview.list_hosts(connection)
+    names = frozenset(changed.hosts)
+    hosts = await host_overview.list_hosts(connection)
+    shown = [each.as_dict() for each in hosts if each.name in names]
+    return {"hosts": shown, "cursor": changed.cursor}
 
 
 @router.get("/changes", response_model=models.CHANGES)
@@ -109,20 +110,20 @@ async def fleet_changes_(
     )
     if until and until < since:
         raise InvalidArgs("until: it is earlier than since")
-    return models.answer(
-        await fleet.ask(
-            lambda connection, embed: fleet_changes.find_changes(
-                connection,
-                about=asked.about,
-                between=fleet_changes.Between(since, until),
-                scope=asked.scope,
-                plugin=asked.plugin,
-                kind=asked.kind,
-                limit=asked.limit,
-                embed=embed if asked.about else None,
-            )
-        )
+    found = await fleet.ask(
+        lambda connection, embed: fleet_changes.find_changes(
+            connection,
+            about=asked.about,
+            between=fleet_changes.Between(since, until),
+            scope=asked.scope,
+            plugin=asked.plugin,
+            kind=asked.kind,
+            limit=asked.limit,
+            embed=embed if asked.about else None,
+        ),
+        models.as_text,
     )
+    return models.respond(found)
 
 
 @router.get("/drift", response_model=models.DRIFT)
@@ -137,9 +138,10 @@ async def fleet_drift_(
             scope=asked.scope,
             plugin=asked.plugin,
             kind=asked.kind,
-        )
+        ),
+        models.part_as_text("drift", asked.limit, asked.offset),
     )
-    return models.answer_part(found, "drift", asked.limit, asked.offset)
+    return models.respond(found)
 
 
 @router.get("/compare", response_model=models.COMPARISON)
@@ -150,24 +152,20 @@ async def compare_hosts(
     found = await fleet.ask(
         lambda connection, _: fleet_comparison.compare(
             connection, asked.first, asked.second, asked.kind
-        )
+        ),
+        models.lists_cut("kinds", "differences", asked.limit),
     )
-    whole = plain(found)
-    for kind in whole["kinds"]:
-        del kind["differences"][asked.limit :]
-    return models.answer(whole)
+    return models.respond(found)
 
 
 @router.get("/odd", response_model=models.ODD)
 async def odd_hosts(asked: Annotated[models.FleetOddRequest, Query()], fleet: Fleet) -> Response:
     """Return the hosts unlike their peers, the oddest first, with the objects that make them so."""
     found = await fleet.ask(
-        lambda connection, _: peers.find_odd(connection, asked.scope, asked.limit)
+        lambda connection, _: peers.find_odd(connection, asked.scope, asked.limit),
+        models.lists_cut("odd", "oddities", asked.objects),
     )
-    whole = plain(found)
-    for host in whole["odd"]:
-        del host["oddities"][asked.objects :]
-    return models.answer(whole)
+    return models.respond(found)
 
 
 @router.get("/missing", response_model=models.MISSING)
@@ -176,9 +174,10 @@ async def missing_objects(
 ) -> Response:
     """Return what most hosts have and one, or any, lacks: what nearly all have first."""
     found = await fleet.ask(
-        lambda connection, _: peers.find_missing(connection, asked.scope, asked.of)
+        lambda connection, _: peers.find_missing(connection, asked.scope, asked.of),
+        models.part_as_text("missing", asked.limit, asked.offset),
     )
-    return models.answer_part(found, "missing", asked.limit, asked.offset)
+    return models.respond(found)
 
 
 @router.get("/object", response_model=models.OBJECT)
@@ -188,6 +187,7 @@ async def fleet_object(
     """Return an object's states on all hosts, that of most hosts first, and where hosts differ."""
     at = read_time("at", asked.at) if asked.at else 0
     found = await fleet.ask(
-        lambda connection, _: one_object.show(connection, asked.name, scope=asked.scope, at=at)
+        lambda connection, _: one_object.show(connection, asked.name, scope=asked.scope, at=at),
+        models.part_as_text("states", asked.limit),
     )
-    return models.answer_part(found, "states", asked.limit)
+    return models.respond(found)

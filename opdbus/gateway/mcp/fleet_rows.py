@@ -35,19 +35,22 @@ def object_row(found: FoundObject) -> Row:
     name = "/".join(found.object_id)
     line = found.text.partition("\n")[0]
     fields = [describe_field(each) for each in found.differing[:_MOST_FIELDS]]
+    alike = f" and {found.alike - 1:,} alike" if found.alike > 1 else ""
     return make_row(
-        "; ".join([f"{name} {found.where}: {line}", *fields]),
+        "; ".join([f"{name}{alike} {found.where}: {line}", *fields]),
         object=name,
+        alike=found.alike if alike else None,
         where=str(found.where),
         summary=line,
         differing=fields,
     )
 
 
-def past_row(object_id: ObjectId, where: str, text: str) -> Row:
-    """Return an object as it was, with the hosts that had it."""
+def where_row(object_id: ObjectId, where: str, text: str = "") -> Row:
+    """Return an object with the hosts that have it, and perhaps its text."""
     name, line = "/".join(object_id), text.partition("\n")[0]
-    return make_row(f"{name} {where}: {line}", object=name, where=where, summary=line)
+    said = f"{name} {where}: {line}" if line else f"{name} {where}"
+    return make_row(said, object=name, where=where, summary=line)
 
 
 def host_row(host: HostOverview) -> Row:
@@ -115,14 +118,8 @@ def drift_group_row(group: DriftGroup) -> Row:
     )
 
 
-def difference_rows(answer: ComparisonAnswer) -> Iterator[Row]:
-    """Yield the objects in which two hosts differ, kind by kind, the most telling first."""
-    for kind in answer.kinds:
-        for each in kind.differences:
-            yield _difference_row(each, answer)
-
-
-def _difference_row(each: Difference, answer: ComparisonAnswer) -> Row:
+def difference_row(each: Difference, answer: ComparisonAnswer) -> Row:
+    """Return an object in which two hosts differ."""
     name = "/".join(each.object_id)
     if each.where != "both":
         host = answer.first if each.where == "first" else answer.second

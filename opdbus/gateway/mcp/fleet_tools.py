@@ -1,7 +1,8 @@
 """Tools about all hosts of a fleet: each is a question of `op-dbus fleet`."""
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+from mcp.types import CallToolResult
 from pydantic import Field
 
 from opdbus.errors import InvalidArgs
@@ -27,6 +28,9 @@ from opdbus.gateway.mcp.tool_arguments import read_offset
 from opdbus.platform import timestamps
 from opdbus.state import conditions
 
+if TYPE_CHECKING:
+    import asyncpg
+
 Host = Annotated[str, Field(description="only hosts of this name: web*")]
 Tag = Annotated[str, Field(description="only hosts with this tag")]
 # Groups of changes that are read at most.
@@ -51,31 +55,42 @@ class FleetTools:
     ) -> Result:
         """Find objects on all hosts in plain words: each with the hosts that have it."""
         offset, met, scope = read_offset(cursor), conditions.parse(where), _scope(host, tag)
+
+        def answer_past(past: past_search.PastAnswer) -> CallToolResult:
+            rows = [
+                fleet_rows.where_row(hit.object_id, str(hit.where), hit.text)
+                for hit in past.hits[offset:]
+            ]
+            names = ", ".join(past.not_reaching)
+            lack = f"the history of these does not go back so far: {names}" if names else ""
+            note = fleet_rows.describe_hosts(past.hosts, shorten(lack))
+            return make_page(rows, note, offset, limit, past.total)
+
+        def answer(found: fleet_search.SearchAnswer) -> CallToolResult:
+            spelt = [
+                clean(f"{asked} was looked for as {meant}") for asked, meant in found.corrected
+            ]
+            none = "" if found.hits else "nothing fits on these hosts"
+            said = (*found.notes, mark(spelt) if spelt else "", none)
+            note = fleet_rows.describe_hosts(found.hosts, *said)
+            rows = [fleet_rows.object_row(hit.found) for hit in found.hits]
+            return make_page(rows, note, offset, limit, found.total)
+
         if at:
             then = timestamps.moment_here(at)
-            past = await self._fleet.ask(
+            return await self._fleet.ask(
                 lambda connection, _: past_search.search_past(
                     connection, question, then, where=met, scope=scope, limit=offset + limit
-                )
+                ),
+                answer_past,
             )
-            rows = [fleet_rows.past_row(h.object_id, str(h.where), h.text) for h in past.hits]
-            missing = ", ".join(past.not_reaching)
-            lack = f"the history of these does not go back so far: {missing}" if missing else ""
-            note = fleet_rows.describe_hosts(past.hosts, shorten(lack))
-            return make_page(rows[offset:], note, offset, limit, past.total)
-        found = await self._fleet.ask(
+        window = {"limit": limit, "offset": offset}
+        return await self._fleet.ask(
             lambda connection, embed: fleet_search.search(
-                connection, question, embed=embed, where=met, scope=scope, limit=limit,
-                offset=offset,
-            )
-        )  # fmt: skip
-        spelt = [clean(f"{asked} was looked for as {meant}") for asked, meant in found.corrected]
-        none = "" if found.hits else "nothing fits on these hosts"
-        note = fleet_rows.describe_hosts(
-            found.hosts, *found.notes, mark(spelt) if spelt else "", none
+                connection, question, embed=embed, where=met, scope=scope, **window
+            ),
+            answer,
         )
-        rows = [fleet_rows.object_row(hit.found) for hit in found.hits]
-        return make_page(rows, note, offset, limit, found.total)
 
     async def fleet_show(
         self,
@@ -87,15 +102,20 @@ class FleetTools:
     ) -> Result:
         """Show an object on all hosts: who has it, in what hosts differ, the state of most."""
         offset, then = read_offset(cursor), timestamps.moment_here(at) if at else 0
-        found = await self._fleet.ask(
+
+        def answer(found: one_object.ObjectAnswer) -> CallToolResult:
+            others = clean(one_object.name_others(found))
+            said = mark([shorten(others)]) if others else ""
+            rows = [*fleet_rows.state_rows(found)]
+            note = fleet_rows.describe_hosts(found.hosts, said)
+            return make_page(rows[offset:], note, offset, len(rows), len(rows))
+
+        return await self._fleet.ask(
             lambda connection, _: one_object.show(
                 connection, object, scope=_scope(host, tag), at=then
-            )
+            ),
+            answer,
         )
-        others = clean(one_object.name_others(found))
-        note = fleet_rows.describe_hosts(found.hosts, mark([shorten(others)]) if others else "")
-        rows = [*fleet_rows.state_rows(found)]
-        return make_page(rows[offset:], note, offset, len(rows), len(rows))
 
     async def fleet_hosts(
         self,
@@ -108,17 +128,25 @@ class FleetTools:
         """List hosts with ages, counts and faults; silent ones first."""
         offset = read_offset(cursor)
 
-        async def read(connection, _embed):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        async def read(
+            connection: "asyncpg.Connection", _embed: object
+        ) -> tuple[fleet_scope.ChangedHosts, list[host_overview.HostOverview]]:
             changed = await fleet_scope.hosts_changed_since(
                 connection, changed_since, _scope(host, tag)
             )
             return changed, await host_overview.list_hosts(connection)
 
-        changed, hosts = await self._fleet.ask(read)
-        names = set(changed.hosts)
-        rows = [fleet_rows.host_row(each) for each in hosts if each.name in names]
-        note = f'hosts that change from now on: `fleet_hosts` with changed_since "{changed.cursor}"'
-        return make_page(rows[offset:], note, offset, limit, len(rows))
+        def answer(
+            found: tuple[fleet_scope.ChangedHosts, list[host_overview.HostOverview]],
+        ) -> CallToolResult:
+            changed, hosts = found
+            names = frozenset(changed.hosts)
+            shown = [each for each in hosts if each.name in names]
+            rows = [fleet_rows.host_row(each) for each in shown[offset : offset + limit]]
+            note = f'who changes from now on: `fleet_hosts` with changed_since "{changed.cursor}"'
+            return make_page(rows, note, offset, limit, len(shown))
+
+        return await self._fleet.ask(read, answer)
 
     async def fleet_changes(
         self,
@@ -137,7 +165,18 @@ class FleetTools:
         first, last = (timestamps.moment_here(text) if text else 0 for text in (since, before))
         if last and last < first:
             raise InvalidArgs("before: it is earlier than since")
-        found = await self._fleet.ask(
+
+        def answer(found: fleet_changes.ChangesAnswer) -> CallToolResult:
+            groups = found.changes if about else found.changes[::-1]
+            none = "" if groups else "nothing is known that answers this"
+            new = found.listed
+            listed = f"besides, {new:,} objects were listed for the first time" if new else ""
+            cut = "older changes were not read: give `since`" if found.is_cut else ""
+            note = fleet_rows.describe_hosts(found.hosts, none, listed, cut)
+            rows = [fleet_rows.change_group_row(each) for each in groups[offset:]]
+            return make_page(rows, note, offset, limit, min(found.total, _MOST_CHANGES))
+
+        return await self._fleet.ask(
             lambda connection, embed: fleet_changes.find_changes(
                 connection,
                 about=about,
@@ -147,19 +186,9 @@ class FleetTools:
                 kind=kind,
                 limit=min(offset + limit, _MOST_CHANGES),
                 embed=embed if about else None,
-            )
+            ),
+            answer,
         )
-        groups = found.changes if about else found.changes[::-1]
-        none = "" if groups else "no change answers this" if about else "nothing is known to change"
-        listed = (
-            f"besides, {found.listed:,} objects were listed for the first time"
-            if found.listed
-            else ""
-        )
-        cut = "older changes were not read: give `since`" if found.is_cut else ""
-        note = fleet_rows.describe_hosts(found.hosts, none, listed, cut)
-        rows = [fleet_rows.change_group_row(each) for each in groups[offset:]]
-        return make_page(rows, note, offset, limit, min(found.total, _MOST_CHANGES))
 
     async def fleet_drift(
         self,
@@ -173,15 +202,20 @@ class FleetTools:
     ) -> Result:
         """List what is other than declared on all hosts, the worst first."""
         offset = read_offset(cursor)
-        found = await self._fleet.ask(
+
+        def answer(found: fleet_drift.DriftAnswer) -> CallToolResult:
+            shown = found.drift[offset : offset + limit]
+            drifted = f"{len(found.drifted):,} hosts drifted" if found.drift else "no host drifted"
+            note = fleet_rows.describe_hosts(found.hosts, drifted)
+            rows = [fleet_rows.drift_group_row(each) for each in shown]
+            return make_page(rows, note, offset, limit, len(found.drift))
+
+        return await self._fleet.ask(
             lambda connection, _: fleet_drift.find_drift(
                 connection, severity=severity, scope=_scope(host, tag), plugin=plugin, kind=kind
-            )
+            ),
+            answer,
         )
-        rows = [fleet_rows.drift_group_row(each) for each in found.drift]
-        drifted = f"{len(found.drifted):,} hosts drifted" if rows else "no host drifted"
-        note = fleet_rows.describe_hosts(found.hosts, drifted)
-        return make_page(rows[offset:], note, offset, limit, len(rows))
 
     async def fleet_compare(
         self,
@@ -193,31 +227,42 @@ class FleetTools:
     ) -> Result:
         """Compare two hosts, the most telling first, without what always differs."""
         offset = read_offset(cursor)
-        found = await self._fleet.ask(
+
+        def answer(found: fleet_comparison.ComparisonAnswer) -> CallToolResult:
+            differences = [each for group in found.kinds for each in group.differences]
+            counts = (
+                f"{len(differences):,} objects differ, {found.equal:,} are equal,"
+                f" {found.identities:,} differ in identities only; values: {found.first} /"
+                f" {found.second}"
+            )
+            shown = differences[offset : offset + limit]
+            rows = [fleet_rows.difference_row(each, found) for each in shown]
+            note = fleet_rows.describe_hosts(found.hosts, counts)
+            return make_page(rows, note, offset, limit, len(differences))
+
+        return await self._fleet.ask(
             lambda connection, _: fleet_comparison.compare(
                 connection, first, second, [kind] if kind else []
-            )
+            ),
+            answer,
         )
-        rows = [*fleet_rows.difference_rows(found)]
-        counts = (
-            f"{len(rows):,} objects differ, {found.equal:,} are equal, {found.identities:,} differ"
-            " in identities only; values are those of the first host / of the second"
-        )
-        note = fleet_rows.describe_hosts(found.hosts, counts)
-        return make_page(rows[offset:], note, offset, limit, len(rows))
 
     async def fleet_odd(
         self, tag: Tag = "", host: Host = "", limit: Limit = 5, cursor: str = ""
     ) -> Result:
         """Rank hosts by how unlike their peers they are, with the objects that make them so."""
         offset = read_offset(cursor)
-        found = await self._fleet.ask(
-            lambda connection, _: peers.find_odd(connection, _scope(host, tag), offset + limit + 1)
+
+        def answer(found: peers.OddAnswer) -> CallToolResult:
+            said = f"{found.standing_out:,} stand out; the median host has {found.usual:.0f} bits"
+            note = fleet_rows.describe_hosts(found.hosts, said)
+            rows = [fleet_rows.odd_row(each) for each in found.odd[offset:]]
+            return make_page(rows, note, offset, limit)
+
+        return await self._fleet.ask(
+            lambda connection, _: peers.find_odd(connection, _scope(host, tag), offset + limit + 1),
+            answer,
         )
-        said = f"{found.standing_out:,} stand out; the median host has {found.usual:.0f} bits"
-        note = fleet_rows.describe_hosts(found.hosts, said)
-        rows = [fleet_rows.odd_row(each) for each in found.odd]
-        return make_page(rows[offset:], note, offset, limit)
 
     async def fleet_missing(
         self,
@@ -229,13 +274,17 @@ class FleetTools:
     ) -> Result:
         """List what most hosts have and one, or any, lacks."""
         offset = read_offset(cursor)
-        found = await self._fleet.ask(
-            lambda connection, _: peers.find_missing(connection, _scope(host, tag), of)
+
+        def answer(found: peers.MissingAnswer) -> CallToolResult:
+            shown = found.missing[offset : offset + limit]
+            rows = [fleet_rows.where_row(each.object_id, str(each.where)) for each in shown]
+            none = "" if found.missing else "nothing that most hosts have is missing"
+            note = fleet_rows.describe_hosts(found.hosts, none)
+            return make_page(rows, note, offset, limit, len(found.missing))
+
+        return await self._fleet.ask(
+            lambda connection, _: peers.find_missing(connection, _scope(host, tag), of), answer
         )
-        rows = [fleet_rows.past_row(each.object_id, str(each.where), "") for each in found.missing]
-        none = "" if rows else "nothing that most hosts have is missing"
-        note = fleet_rows.describe_hosts(found.hosts, none)
-        return make_page(rows[offset:], note, offset, limit, len(rows))
 
 
 def _scope(host: str, tag: str) -> Scope:

@@ -57,7 +57,7 @@ const scopeFields = (at) => [entry("Host", "host", scope(at).host, "web*"), entr
 
 function hitRow({ found }) {
   const several = found.texts.length > 1;
-  return [objectLink(found.object_id), whereNode(found.where),
+  return [objectLink(found.object_id), found.alike > 1 && ` and ${found.alike - 1} alike`, whereNode(found.where),
     found.texts.slice(0, NAMED).map(({ text, where }) => el("p", null, short(text.split("\n")[0], 260), several && el("span", { class: "soft" }, ` (${where.words})`))), found.differing.map(differing)];
 }
 
@@ -106,14 +106,11 @@ function hostTable(hosts) {
   return [table("Hosts", ["Compare", "Host", "Tags", "Seen", "State of", "Objects", "Drifted", "Faults"], rows), hosts.length > ROWS && note(`and ${hosts.length - ROWS} more: name a host or a tag`), el("p", null, button)];
 }
 
-// an answer that may be refused, as of two hosts that have no usual state
-async function within(asked, show) {
-  try {
-    return show(await asked);
-  } catch (error) {
-    if (error.name === "AbortError" || error.isAway) throw error;
-    return note(error.message);
-  }
+// an answer that may come later, and be refused, as of two hosts that have no usual state
+function later(asked, show) {
+  const place = el("div", null, note("Loading."));
+  asked.then(show, (error) => note(error.message)).then((made) => place.replaceChildren(...[made].flat(2).filter(Boolean)));
+  return place;
 }
 
 const parts = {
@@ -126,9 +123,10 @@ const parts = {
       return [ask, head(answer.hosts), note(count(answer.total, "object")), answer.notes.map(note), answer.corrected.map(({ asked, meant }) => note(`${asked} was looked for as ${meant}`)),
         answer.hits.length ? list(answer.hits, hitRow) : empty("Nothing fits on these hosts."), answer.total > answer.hits.length && el("p", null, el("a", { href: to("", { q, ...scope(at), n: 3 * limit }) }, "More"))];
     }
-    const [{ hosts }, odd, changes] = await Promise.all([get("fleet/hosts", scope(at), signal),
-      within(get("fleet/odd", { ...scope(at), limit: 5, objects: 3 }, signal), (answer) => (answer.odd.length ? answer.odd.map(oddHost) : empty("All are alike.", "good"))),
-      within(get("fleet/changes", { ...scope(at), since: "-24h", limit: 20 }, signal), changeList)]);
+    // to find the odd ones takes a second for hundreds of hosts
+    const odd = later(get("fleet/odd", { ...scope(at), limit: 5, objects: 3 }, signal), (answer) => (answer.odd.length ? answer.odd.map(oddHost) : empty("All are alike.", "good")));
+    const changes = later(get("fleet/changes", { ...scope(at), since: "-24h", limit: 20 }, signal), changeList);
+    const { hosts } = await get("fleet/hosts", scope(at), signal);
     const fact = (number, text, level) => el("span", { class: `fact ${number ? level : "good"}` }, el("b", null, number.toLocaleString("en")), ` ${text}`);
     return [ask, el("p", { class: "facts-line" }, fact(hosts.length, hosts.length === 1 ? "host" : "hosts", ""), fact(hosts.filter((each) => each.is_silent).length, "silent", "error"), fact(hosts.filter((each) => each.findings.length).length, "with faults", "warning"), fact(hosts.filter((each) => each.drifted).length, "drifted", "error")),
       hostTable(hosts), el("div", { class: "columns" }, section(el("a", { href: to("odd", scope(at)) }, "Odd hosts"), odd), section(el("a", { href: to("changes", scope(at)) }, "What changed in a day"), changes))];
@@ -136,7 +134,8 @@ const parts = {
 
   async host(at, signal) {
     const name = at.parts[1], only = { host: name };
-    const [{ hosts }, changes, drift, missing] = await Promise.all([get("fleet/hosts", only, signal), get("fleet/changes", { ...only, limit: 50 }, signal), get("fleet/drift", only, signal), within(get("fleet/missing", { of: name, limit: 20 }, signal), missingList)]);
+    const missing = later(get("fleet/missing", { of: name, limit: 20 }, signal), missingList);
+    const [{ hosts }, changes, drift] = await Promise.all([get("fleet/hosts", only, signal), get("fleet/changes", { ...only, limit: 50 }, signal), get("fleet/drift", only, signal)]);
     return [hostTable(hosts).slice(0, 1), el("p", null, el("a", { href: to("compare", { first: name }) }, "Compare it with another host")), section("Drift", driftList(drift)), section("What most others have and it lacks", missing), section("What changed", changeList(changes))];
   },
 

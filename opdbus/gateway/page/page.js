@@ -75,7 +75,7 @@ function readAddress() {
 
 // asking the gateway
 
-class Away extends Error { isAway = true; }
+class Away extends Error {}
 class Refused extends Error {}
 
 async function get(path, parameters = {}, signal = undefined) {
