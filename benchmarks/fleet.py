@@ -431,6 +431,9 @@ async def run(
     }
     async with postgres.connected(url, password) as connection:
         await postgres.migrate(connection)
+        await connection.execute(
+            "SELECT opdbus.add_numerics($1, 'medium', $2)", vectors.numerics, vectors.dimension
+        )
         passwords = {
             host.name: await administration.add_host(connection, host.name, host.tags)
             for host in hosts

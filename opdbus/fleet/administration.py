@@ -14,6 +14,8 @@ import asyncpg
 from opdbus.errors import InvalidArgs
 from opdbus.fleet import postgres
 
+# A sender has one session; others are those that it left.
+_MOST_SESSIONS: Final = 8
 ROLE_PREFIX: Final = "host-"
 READER: Final = "opdbus_reader"
 WORKER: Final = "opdbus_worker"
@@ -43,7 +45,8 @@ async def add_host(
             )
             # the name's pattern leaves nothing to quote
             await connection.execute(
-                f"CREATE ROLE \"{role}\" LOGIN PASSWORD '{scram_verifier(password)}'"
+                f'CREATE ROLE "{role}" LOGIN CONNECTION LIMIT {_MOST_SESSIONS}'
+                f" PASSWORD '{scram_verifier(password)}'"
                 f" IN ROLE {', '.join(['opdbus_host', *groups])}"
             )
         except (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError):

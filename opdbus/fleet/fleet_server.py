@@ -28,6 +28,14 @@ _RENEW_SECONDS: Final = 86_400
 # Pauses before a worker is started again, which ends if it lacks the model.
 _WORKER_SECONDS: Final = (1.0, 5.0, 30.0, 300.0)
 _WORKER_END_SECONDS: Final = 20.0
+# A sender's batch takes a minute at most.
+_TRANSACTION_SECONDS: Final = 120.0
+_CHECK_SECONDS: Final = 30.0
+_END_LONG: Final = """
+SELECT usename FROM pg_stat_activity
+WHERE usename LIKE 'host-%' AND xact_start < now() - make_interval(secs => $1)
+  AND pg_terminate_backend(pid)
+"""
 _CERTIFICATES: Final = "tls"
 _ENDPOINT: Final = "endpoint.json"
 
@@ -93,6 +101,7 @@ async def serve(options: ServeOptions, service: Systemd, announce: Callable[[str
                     stopped.wait(),
                     _require_running(server),
                     service.ping_watchdog(),
+                    _end_long_transactions(server),
                     _renew(lambda: context.load_cert_chain(*authority.server_files(names))),
                     *map(front.accept, listeners),
                 )
@@ -141,6 +150,18 @@ def _line(endpoint: Endpoint) -> str:
 
 def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address in ("::1", "localhost")
+
+
+async def _end_long_transactions(server: EmbeddedServer) -> None:
+    """End sessions of hosts whose transaction lasts too long, which others may wait for."""
+    while True:
+        await asyncio.sleep(_CHECK_SECONDS)
+        try:
+            async with postgres.connected(server.url, server.password) as connection:
+                for row in await connection.fetch(_END_LONG, _TRANSACTION_SECONDS):
+                    log.warning("transaction of a host ended", role=row["usename"])
+        except OpDbusError as error:
+            log.warning("transactions are not looked at", reason=str(error))
 
 
 async def _require_running(server: EmbeddedServer) -> None:

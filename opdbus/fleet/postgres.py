@@ -29,8 +29,6 @@ _NO_SCHEMA: Final = (
     asyncpg.UndefinedFunctionError,
     asyncpg.InvalidSchemaNameError,
 )
-# The lock of all migrations, whatever database: any number will do.
-_LOCK: Final = 0x6F70_6462
 _OLDEST_SERVER: Final = 140000
 
 
@@ -189,13 +187,13 @@ async def migrate(connection: asyncpg.Connection) -> list[str]:
             f" postgresql-{version // 10000}-pgvector"
         )
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         await connection.execute(
             "CREATE SCHEMA IF NOT EXISTS opdbus;"
             "CREATE TABLE IF NOT EXISTS opdbus.migration (number integer PRIMARY KEY,"
             " name text NOT NULL, sha256 text NOT NULL,"
             " applied_at timestamptz NOT NULL DEFAULT now())"
         )
+        await connection.execute("LOCK TABLE opdbus.migration IN EXCLUSIVE MODE")
         wanted = require_known(await _applied(connection))
         for each in wanted:
             await connection.execute(each.sql)

@@ -57,6 +57,8 @@ async def prepare(connection: "asyncpg.Connection") -> None:
         "halfvec", schema="public", encoder=bytes, decoder=_unpack, format="binary"
     )
     await connection.execute(f"SET idle_in_transaction_session_timeout = '{_FROZEN}'")
+    # a host may hold a lock on its own row as long as it likes
+    await connection.execute("SET lock_timeout = '5s'")
 
 
 async def register(connection: "asyncpg.Connection", engine: Embedder) -> Model:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
+import json
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -12,6 +15,8 @@ from harness.fleets import DIMENSION, facts, history, state_row, text_digest
 from opdbus.errors import AccessDenied, OpDbusError
 from opdbus.fleet import postgres
 from opdbus.fleet.uplink import StateRow
+from opdbus.history.hash_chain import row_hash
+from opdbus.state.object import canonical
 
 if TYPE_CHECKING:
     from harness.fleets import FleetDatabase
@@ -176,9 +181,6 @@ def test_values_that_a_host_erased_are_erased_here(database: FleetDatabase) -> N
     send(database, host, changes=rows)
     (forgot,) = history(1, 4, rows[-1].hash)
     hashed = forgot.chained.replace('"changed"', '"forgot"')
-    import json
-
-    from opdbus.history.hash_chain import row_hash
 
     fields = [["rows", "", "[[1,2]]"]]
     details = {"fields": fields, "sentence": "values erased", "severity": "", "known": {}}
@@ -190,3 +192,137 @@ def test_values_that_a_host_erased_are_erased_here(database: FleetDatabase) -> N
     )
     kept = "SELECT seq FROM opdbus.change WHERE fields IS NOT NULL ORDER BY seq"
     assert database.fetch(kept) == [(3,), (4,)]
+
+
+def test_functions_with_the_owners_rights_find_nothing_of_the_session(
+    database: FleetDatabase,
+) -> None:
+    """Look for types and tables of the session last, in every function of the schema."""
+    rows = database.fetch(
+        "SELECT proname, proconfig[1] FROM pg_proc WHERE pronamespace = 'opdbus'::regnamespace"
+    )
+    assert len(rows) > 10
+    assert [row for row in rows if not str(row[1]).endswith(", pg_temp")] == []
+
+
+def test_a_host_takes_no_models_name(database: FleetDatabase) -> None:
+    """Add no model for a host, and take no vectors of another dimension than the model's."""
+    host = database.add("web1")
+
+    async def begin(numerics: str, dimension: int) -> None:
+        async with database.uplink(host) as uplink:
+            own = facts(host, numerics=numerics)
+            await uplink.begin(dataclasses.replace(own, dimension=dimension), None)
+
+    asyncio.run(begin("another/model/float", 5))
+    asyncio.run(begin("tiny/test/float", 5))
+    assert database.fetch("SELECT numerics FROM opdbus.host") == [(None,)]
+    assert database.fetch("SELECT count(*) FROM opdbus.numerics") == [(1,)]
+    asyncio.run(begin("tiny/test/float", DIMENSION))
+    assert database.fetch("SELECT numerics FROM opdbus.host") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"observed": [1]},
+        {"observed": "text"},
+        {"declared": 5},
+        {"text": None},
+        {"observed": {"n": 10**400}},
+        {"observed": functools.reduce(lambda inner, _: {"a": inner}, range(300), {})},
+    ],
+    ids=["list", "text", "number", "no text", "long number", "deep"],
+)
+def test_states_that_readers_could_not_read_are_refused(
+    database: FleetDatabase, state: dict[str, object]
+) -> None:
+    """Store no state that would make questions about all hosts fail."""
+    host = database.add("web1")
+    row = state_row("nginx", state="active")
+    assert row.body is not None
+    body = canonical(json.loads(row.body) | state)
+    with pytest.raises(OpDbusError, match="a state has no text, or values"):
+        send(database, host, objects=[row._replace(body=body)])
+
+
+@pytest.mark.parametrize("fields", [5, [5], [["a"]], [["a", "", 1]], {"a": 1}])
+def test_changes_that_readers_could_not_read_are_refused(
+    database: FleetDatabase, fields: object
+) -> None:
+    """Store no change whose fields are not lists of three texts."""
+    host = database.add("web1")
+    (row,) = history(1)
+    with pytest.raises(OpDbusError, match="no lists of three texts"):
+        send(database, host, changes=[row._replace(details={**row.details, "fields": fields})])
+
+
+def test_values_that_were_forgotten_after_a_gap_are_erased(database: FleetDatabase) -> None:
+    """Erase rows of the history before a gap too: they are the same history."""
+    host = database.add("web1")
+    send(database, host, changes=history(3))
+
+    async def after_gap() -> None:
+        (row,) = history(1, 7, bytes(32))
+        hashed = row.chained.replace('"changed"', '"forgot"')
+        forgot = row._replace(
+            chained=hashed,
+            hash=row_hash(bytes(32), json.loads(hashed)),
+            details={**row.details, "fields": [["rows", "", "[[1,2]]"]]},
+        )
+        async with database.uplink(host) as uplink:
+            await uplink.begin(facts(host, 7, 7), None)
+            await uplink.send([forgot], [], 0)
+
+    asyncio.run(after_gap())
+    kept = "SELECT seq FROM opdbus.change WHERE fields IS NOT NULL ORDER BY seq"
+    assert database.fetch(kept) == [(3,), (7,)]
+
+
+def begin(database: FleetDatabase, host: str, first: int, last: int) -> str:
+    """Begin a synchronization without a hash; return the host's conflict."""
+
+    async def run() -> None:
+        async with database.uplink(host) as uplink:
+            await uplink.begin(facts(host, first, last), None)
+
+    asyncio.run(run())
+    return str(database.fetch("SELECT coalesce(conflict, '') FROM opdbus.host")[0][0])
+
+
+def test_a_row_without_its_hash_is_named(database: FleetDatabase) -> None:
+    """Name a host that has the stored row and does not show its hash."""
+    host = database.add("web1")
+    send(database, host, changes=history(5))
+    assert "does not show its hash" in begin(database, host, 1, 9)
+
+
+def test_a_gap_of_a_host_that_was_just_here_is_named(database: FleetDatabase) -> None:
+    """Name a host that lost rows within an hour; after a long time, they may be pruned."""
+    host = database.add("web1")
+    send(database, host, changes=history(5))
+    assert "rows 6 to 6 of history are gone" in begin(database, host, 7, 9)
+    other = database.add("web2")
+    send(database, other, changes=history(5))
+    database.fetch("UPDATE opdbus.host SET seen_at = now() - interval '1 week', conflict = NULL")
+    begin(database, other, 7, 9)
+    assert database.fetch("SELECT conflict FROM opdbus.host WHERE name = 'web2'") == [(None,)]
+
+
+def test_rows_that_do_not_follow_the_stored_one_are_named(database: FleetDatabase) -> None:
+    """Store rows beside the others and name the host, if they do not follow the stored row."""
+    host = database.add("web1")
+    send(database, host, changes=history(5))
+
+    async def forge() -> None:
+        async with database.uplink(host) as uplink:
+            await uplink.begin(facts(host, 6, 7), None)
+            await uplink.send(history(2, 6, b"x" * 32), [], 0)
+
+    asyncio.run(forge())
+    assert database.fetch("SELECT epoch, count(*) FROM opdbus.change GROUP BY 1 ORDER BY 1") == [
+        (1, 5),
+        (2, 2),
+    ]
+    ((conflict,),) = database.fetch("SELECT conflict FROM opdbus.host")
+    assert conflict == "row 6 of history does not follow the row that was stored before"

@@ -131,6 +131,7 @@ def fleet_database() -> Iterator[FleetDatabase]:
                 raise server
             database = FleetDatabase(server)
             database.run(postgres.migrate)
+            database.fetch("SELECT opdbus.add_numerics($1, 'tiny', $2)", NUMERICS, DIMENSION)
             yield database
         finally:
             is_done.set()

@@ -6,8 +6,13 @@
 CREATE EXTENSION IF NOT EXISTS vector SCHEMA public;
 CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA public;
 
--- Functions that run with the owner's rights find types and operators in this schema.
+-- Functions that run with the owner's rights find types and operators in this schema; hosts need no
+-- objects of their own.
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+DO $$
+BEGIN
+  EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+END $$;
 
 DO $$
 DECLARE

@@ -24,6 +24,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce(array_agg(DISTINCT term), '{}') FROM (
     SELECT jsonb_path_query(state, '$.** ? (@.type() == "object").keyvalue()') AS pair
   ) AS pairs
+  -- no index has room for very long names
   CROSS JOIN LATERAL (
     SELECT lower(pair->>'key') AS term
     UNION ALL
@@ -34,6 +35,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     WHERE jsonb_typeof(value) IN ('string', 'number', 'boolean')
       AND length(value #>> '{}') <= 100
   ) AS terms
+  WHERE length(pair->>'key') <= 200
 $$;
 
 -- The words of a text; names are split at punctuation too, so that nginx finds nginx.service.
@@ -52,7 +54,7 @@ DECLARE
 BEGIN
   SELECT * INTO entry FROM opdbus.numerics WHERE name = given_name;
   IF NOT FOUND THEN
-    PERFORM pg_advisory_xact_lock(hashtext('opdbus.add_numerics'));
+    LOCK TABLE opdbus.numerics IN SHARE ROW EXCLUSIVE MODE;
     SELECT * INTO entry FROM opdbus.numerics WHERE name = given_name;
   END IF;
   IF NOT FOUND THEN
@@ -114,6 +116,9 @@ DECLARE
   number smallint;
 BEGIN
   SELECT * INTO known FROM opdbus.host WHERE host = own FOR UPDATE;
+  IF coalesce(given_machine, '') = '' THEN
+    RAISE EXCEPTION 'the host does not name its machine' USING ERRCODE = 'data_exception';
+  END IF;
   IF known.machine <> given_machine THEN
     UPDATE opdbus.host SET conflict_at = coalesce(conflict_at, now()), conflict = coalesce(conflict,
       'another machine came with this host''s credentials: ' || left(given_machine, 100))
@@ -121,11 +126,9 @@ BEGIN
     RETURN (own, known.epoch, known.seq, 'these credentials belong to another machine, '
       || known.machine || ', and this is ' || left(given_machine, 100))::opdbus.sync;
   END IF;
-  -- a few models by hosts: all others, up to 16, are added by workers
-  IF given_numerics <> '' AND (EXISTS (SELECT FROM opdbus.numerics WHERE name = given_numerics)
-                               OR (SELECT count(*) < 4 FROM opdbus.numerics)) THEN
-    number := opdbus.add_numerics(given_numerics, given_level, given_dimension);
-  END IF;
+  -- models are added by workers: a host cannot make tables, or take a model's name
+  SELECT numerics INTO number FROM opdbus.numerics
+    WHERE name = given_numerics AND dimension = given_dimension;
   UPDATE opdbus.host SET machine = given_machine, version = left(given_version, 100),
     level = left(given_level, 40), numerics = number, observers = given_observers, seen_at = now()
     WHERE host = own;
@@ -137,8 +140,16 @@ BEGIN
   ELSIF hash_at_seq IS NOT NULL AND known.hash NOT IN (hash_at_seq, '\x') THEN
     PERFORM opdbus.begin_epoch(own, greatest(first_kept, 1) - 1, 'rewritten', format(
       'row %s of history is not the one that was stored before', known.seq));
+  ELSIF hash_at_seq IS NULL AND known.seq BETWEEN greatest(first_kept, 1) AND last
+      AND known.hash <> '\x' THEN
+    PERFORM opdbus.begin_epoch(own, first_kept - 1, 'rewritten', format(
+      'the host has row %s of history, and does not show its hash', known.seq));
   ELSIF hash_at_seq IS NULL AND first_kept > known.seq + 1 THEN
-    PERFORM opdbus.begin_epoch(own, first_kept - 1, 'gap', NULL);
+    PERFORM opdbus.begin_epoch(own, first_kept - 1, 'gap', CASE
+      WHEN known.seen_at > now() - interval '1 hour' THEN format(
+        'rows %s to %s of history are gone, though the host was here %s minutes before',
+        known.seq + 1, first_kept - 1, round(extract(epoch FROM now() - known.seen_at) / 60))
+      END);
   END IF;
   SELECT * INTO known FROM opdbus.host WHERE host = own;
   RETURN (own, known.epoch, known.seq, NULL)::opdbus.sync;
@@ -166,6 +177,22 @@ BEGIN
   RETURN lacking;
 END $$;
 
+-- Whether a value is null or a list of lists of `size` texts each.
+CREATE FUNCTION opdbus.are_rows(value jsonb, size integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT value IS NULL OR jsonb_typeof(value) = 'array' AND NOT coalesce(
+    jsonb_path_exists(value, 'strict $[*] ? (@.type() != "array")')
+    OR jsonb_path_exists(value, 'strict $[*] ? (@.size() != $size)',
+                         jsonb_build_object('size', size))
+    OR jsonb_path_exists(value, 'strict $[*][*] ? (@.type() != "string")'), true)
+$$;
+
+-- The first epoch of the history that the present one continues: gaps lose rows and rewrite none.
+CREATE FUNCTION opdbus.first_epoch(own integer) RETURNS integer
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(max(epoch), 0) FROM opdbus.epoch WHERE host = own AND reason = 'rewritten'
+$$;
+
 CREATE FUNCTION opdbus.apply_changes(own integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -183,6 +210,21 @@ BEGIN
     hashed := staged.chained::jsonb;
     IF staged.seq <> reached + 1 OR (hashed->>0)::bigint <> staged.seq THEN
       RAISE EXCEPTION 'row % of history follows row %', staged.seq, reached
+        USING ERRCODE = 'data_exception';
+    END IF;
+    IF staged.seq = known.seq + 1 AND before <> '\x' AND staged.hash <> sha256(
+        '\x00'::bytea || before || convert_to(staged.chained, 'UTF8')) THEN
+      PERFORM opdbus.begin_epoch(own, known.seq, 'rewritten', format(
+        'row %s of history does not follow the row that was stored before', staged.seq));
+      SELECT * INTO known FROM opdbus.host WHERE host = own;
+      before := known.hash;
+    END IF;
+    IF (hashed->>1)::bigint NOT BETWEEN 0 AND 4102444800000000 THEN
+      RAISE EXCEPTION 'row % of history is not of the years 1970 to 2099', staged.seq
+        USING ERRCODE = 'data_exception';
+    END IF;
+    IF NOT opdbus.are_rows(nullif(staged.details->'fields', 'null'), 3) THEN
+      RAISE EXCEPTION 'the fields of row % of history are no lists of three texts', staged.seq
         USING ERRCODE = 'data_exception';
     END IF;
     IF before <> '\x' AND staged.hash <> sha256('\x00'::bytea || before
@@ -220,12 +262,12 @@ BEGIN
     UPDATE opdbus.change SET fields = NULL, sentence = '', known = '{}'
       FROM jsonb_array_elements(given_fields) AS field,
         jsonb_array_elements((field->>2)::jsonb) AS rows
-      WHERE host = own AND epoch = given_epoch AND field->>0 = 'rows'
+      WHERE host = own AND epoch >= opdbus.first_epoch(own) AND field->>0 = 'rows'
         AND seq BETWEEN (rows->>0)::bigint AND least((rows->>1)::bigint, given_seq - 1)
         AND fields IS NOT NULL;
   ELSIF hashed->>7 = 'gone' AND given_fields IS NULL THEN
     UPDATE opdbus.change SET fields = NULL, sentence = '', known = '{}'
-      WHERE host = own AND epoch = given_epoch AND seq < given_seq AND source = hashed->>3
+      WHERE host = own AND epoch >= opdbus.first_epoch(own) AND seq < given_seq AND source = hashed->>3
         AND plugin = hashed->>4 AND kind = hashed->>5 AND name = hashed->>6
         -- an earlier row `gone` has no values, and keeps its sentence, as on the host
         AND fields IS NOT NULL;
@@ -249,6 +291,17 @@ BEGIN
              (body->>'plugin', body->>'kind', body->>'name')
              IS DISTINCT FROM (plugin, kind, name)) THEN
     RAISE EXCEPTION 'a state names another object than its row' USING ERRCODE = 'data_exception';
+  END IF;
+  -- what readers could not read: questions are about all hosts
+  IF EXISTS (SELECT FROM opdbus.arrived_object WHERE host = own AND body IS NOT NULL AND (
+      coalesce(jsonb_typeof(body->'declared'), 'null') NOT IN ('object', 'null')
+      OR coalesce(jsonb_typeof(body->'observed'), 'null') NOT IN ('object', 'null')
+      OR coalesce(jsonb_typeof(body->'text'), '') <> 'string'
+      OR jsonb_path_exists(body, '$.**{200}')
+      OR jsonb_path_exists(body, '$.** ? (@.type() == "number" && (@ > 1e300 || @ < -1e300))')
+    )) THEN
+    RAISE EXCEPTION 'a state has no text, or values that are no objects, too deep or too large'
+      USING ERRCODE = 'data_exception';
   END IF;
   -- rows are inserted in the order of digests, so that batches of two hosts cannot deadlock
   WITH new AS (
@@ -327,6 +380,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
 BEGIN
+  IF jsonb_typeof(rows) <> 'array' OR EXISTS (
+      SELECT FROM jsonb_array_elements(rows) AS r WHERE NOT opdbus.are_rows(r->6, 4)) THEN
+    RAISE EXCEPTION 'the fields of drift are no lists of four texts'
+      USING ERRCODE = 'data_exception';
+  END IF;
   PERFORM FROM opdbus.host WHERE host = own FOR UPDATE;
   DELETE FROM opdbus.drift WHERE host = own;
   INSERT INTO opdbus.drift

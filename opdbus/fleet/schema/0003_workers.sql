@@ -17,9 +17,9 @@ CREATE INDEX vector_sent_by ON opdbus.vector (sent_by, digest) WHERE sent_by IS 
 
 -- Removes a model with its vectors, unless it is wanted, serves, or is the model of a host.
 CREATE FUNCTION opdbus.drop_numerics(unused smallint) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtext('opdbus.add_numerics'));
+  LOCK TABLE opdbus.numerics IN SHARE ROW EXCLUSIVE MODE;
   IF EXISTS (SELECT FROM opdbus.fleet WHERE unused IN (wanted, serving))
     OR EXISTS (SELECT FROM opdbus.host WHERE numerics = unused)
     OR NOT EXISTS (SELECT FROM opdbus.numerics WHERE numerics = unused) THEN

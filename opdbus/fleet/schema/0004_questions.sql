@@ -4,7 +4,7 @@
 -- A state without the identities of a host: hardware addresses, serial numbers, UUIDs, addresses
 -- and times. States with one shape are alike; opdbus.fleet.questions.identities has the same rule.
 CREATE FUNCTION opdbus.masked(state text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
   SELECT regexp_replace(regexp_replace(state,
     '"([^"]*[^a-z"])?(mac|mac_address|hwaddr|uuid|UUID|guid|serial|wwn|inode|machine_id|boot_id'
     '|invocation_id|fingerprint)": ("([^"\\]|\\.)*"|[0-9.]+)', '"": "*"', 'g'),
@@ -17,7 +17,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
 $$;
 
 CREATE FUNCTION opdbus.shape(declared jsonb, observed jsonb) RETURNS uuid
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
   SELECT md5(opdbus.masked(coalesce(observed, declared)::text))::uuid
 $$;
 
@@ -31,14 +31,15 @@ CREATE TABLE opdbus.name_word (word text PRIMARY KEY);
 CREATE INDEX name_word_trigrams ON opdbus.name_word USING gin (word gin_trgm_ops);
 
 CREATE FUNCTION opdbus.note_names() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   -- sorted, so that batches of two hosts cannot deadlock
   INSERT INTO opdbus.field
     SELECT DISTINCT pair->>'key' AS name
     FROM added, jsonb_path_query(jsonb_build_array(declared, observed),
                                  '$.** ? (@.type() == "object").keyvalue()') AS pair
-    WHERE NOT EXISTS (SELECT FROM opdbus.field AS known WHERE known.name = pair->>'key')
+    WHERE length(pair->>'key') <= 200
+      AND NOT EXISTS (SELECT FROM opdbus.field AS known WHERE known.name = pair->>'key')
     ORDER BY name ON CONFLICT DO NOTHING;
   INSERT INTO opdbus.name_word
     SELECT DISTINCT word FROM added, regexp_split_to_table(lower(name), '[^a-z]+') AS words (word)
@@ -55,7 +56,7 @@ CREATE TRIGGER note_names AFTER INSERT ON opdbus.content
 ALTER TABLE opdbus.host ADD COLUMN changed xid8 NOT NULL DEFAULT pg_current_xact_id();
 
 CREATE FUNCTION opdbus.note_changed_hosts() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   UPDATE opdbus.host SET changed = pg_current_xact_id()
     WHERE host IN (SELECT host FROM moved) AND changed <> pg_current_xact_id();
