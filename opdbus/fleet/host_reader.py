@@ -167,9 +167,12 @@ def _read_row(change: Mapping[str, Json]) -> ReadRow:
 
 
 async def read_states(
-    client: Client, objects: Sequence[str]
+    client: Client, objects: Sequence[str], skipped: set[str]
 ) -> AsyncGenerator[list[StateRow], None]:
-    """Yield the states of objects, those of one batch at a time."""
+    """Yield the states of objects, those of one batch at a time.
+
+    Paths of objects whose states are too large to send are added to `skipped`.
+    """
     found: list[StateRow] = []
     size = 0
     async for file in _export(client, objects):
@@ -177,7 +180,7 @@ async def read_states(
             for line in file:
                 row = _state_row(line)
                 if len(line) > _MOST_BYTES:
-                    log.warning("a state is too large to send", object="/".join(row[:3]))
+                    skipped.add(path_of(*row[:3]))
                     continue
                 found.append(row)
                 size += len(line)

@@ -227,6 +227,26 @@ async def test_objects_of_an_observer_that_has_not_listed_are_kept(
         assert await host.fetch("SELECT compared_at IS NULL FROM opdbus.host") == [(False,)]
 
 
+async def test_a_state_too_large_to_send_leaves_the_host_uncompared(
+    host: FleetHost, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Send all other states, say once what to do, and compare with success once it is smaller."""
+    monkeypatch.setattr(host_reader, "_MOST_BYTES", 20_000)
+    async with calling(host.daemon.bus) as caller, Client(host.daemon.bus) as client:
+        await caller.ready()
+        await client.publish("test", [*BOXES[:4], ("lab", "box", "huge", {"text": "x" * 30_000})])
+        async with host.sending() as sender:
+            await until(partial(compared_since, sender, 3), wanted=True)
+            boxes = "SELECT count(*) FROM opdbus.object WHERE name IN ('n0', 'n2', 'huge')"
+            assert await host.fetch(boxes) == [(2,)]
+            assert await host.fetch("SELECT compared_at FROM opdbus.host") == [(None,)]
+            await client.publish("test", [("lab", "box", "huge", {"text": "x"})])
+            await host.until_answer("SELECT compared_at IS NULL FROM opdbus.host", (False,))
+            assert await host.fetch(boxes) == [(3,)]
+    said = capfd.readouterr()
+    assert (said.out + said.err).count("split it into several objects") == 1
+
+
 async def test_a_history_that_was_deleted_is_named(host: FleetHost) -> None:
     """Name the host, keep its old history, and send the new one."""
     async with calling(host.daemon.bus) as caller, Client(host.daemon.bus) as client:
