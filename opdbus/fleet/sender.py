@@ -334,8 +334,8 @@ class _Session:
     async def compare(self) -> bool:
         """Send every state that differs, and remove what is gone; return False if some may differ.
 
-        Objects of an observer that has not listed any yet are not removed, and states that are too
-        large are not sent.
+        Objects of an observer that has not listed any yet are not removed, and may be missing;
+        states that are too large are not sent.
         """
         self._progress.say("Comparing all objects")
         self._progress.comparisons += 1
@@ -359,7 +359,7 @@ class _Session:
             log.info("objects are kept whose observer has not listed yet", objects=len(kept))
         # those that are gone or equal are not among the wanted ones
         self._memory.too_large &= set(wanted)
-        if kept or self._memory.too_large:
+        if kept or unlisted or self._memory.too_large:
             return False
         await self._uplink.end_comparison()
         return True

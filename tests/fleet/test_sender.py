@@ -28,6 +28,7 @@ from harness.fleets import state_row
 
 from opdbus.fleet import host_reader
 from opdbus.fleet.host_reader import Model
+from opdbus.fleet.questions.fleet_scope import Scope, find_hosts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,6 +226,35 @@ async def test_objects_of_an_observer_that_has_not_listed_are_kept(
             await silent.__aexit__()
             await host.until_equal(client)
         assert await host.fetch("SELECT compared_at IS NULL FROM opdbus.host") == [(False,)]
+
+
+async def test_a_host_is_partial_until_its_observers_have_listed(
+    make_host: Callable[..., FleetHost], system_bus: str
+) -> None:
+    """Do not count a first synchronization as a comparison while an observer lists its objects."""
+    name = "org.example.Slow"
+    host = make_host(bus=system_bus, OBSERVE=name, VECTOR_LEVEL="none")
+    daemon = host.daemon
+
+    async def is_partial() -> bool:
+        hosts = await asyncio.to_thread(
+            host.database.run, lambda connection: find_hosts(connection, Scope())
+        )
+        (part,) = hosts.parts
+        assert part.age is not None
+        return part.is_partial
+
+    async with Connection(daemon.bus) as silent, Client(daemon.bus) as client:
+        await silent.own(name)
+        daemon.start()
+        async with calling(daemon.bus) as caller:
+            await caller.ready()
+        async with host.sending() as sender:
+            await until(partial(compared_since, sender, 2), wanted=True)
+            assert await is_partial()
+            await silent.__aexit__()
+            await host.until_equal(client)
+            await until(is_partial, wanted=False)
 
 
 async def test_a_state_too_large_to_send_leaves_the_host_uncompared(
