@@ -161,8 +161,14 @@ def _read_row(change: Mapping[str, Json]) -> ReadRow:
     row = ChangeRow(change["seq"], chained, bytes.fromhex(change["hash"]), details)
     size = len(json.dumps(details))
     if size > _MOST_BYTES // 2:  # the database's own format takes more
-        details["fields"], size = [], len(chained)
-        log.warning("values of a change are too large to send", row=row.seq)
+        # as erased values: without any fields, the change would count as one that changed nothing,
+        # and a row `gone` would erase the rows before it
+        details["fields"], size = _ERASED, len(chained)
+        log.warning(
+            "values of a change are too large to send: the fleet has its sentence only, and does"
+            " not know this object before it",
+            row=row.seq,
+        )
     return ReadRow(row, change["object"], size)
 
 

@@ -422,6 +422,19 @@ def test_the_past_is_what_was_there(database: FleetDatabase) -> None:
     assert shown.not_reaching == ("new",)
 
 
+def test_a_host_with_a_backlog_does_not_reach_the_past(database: FleetDatabase) -> None:
+    """Say of no time what a host was like whose newer rows are still to come."""
+    history = History([])
+    history.add(1_000_000, ("lab", "box", "b"), "appeared", ({}, {"n": 1}))
+    history.add(2_000_000, ("lab", "box", "c"), "appeared", ({}, {"n": 1}))
+    rows = [thing("box", "b", {"n": 2}), thing("box", "c", {"n": 1})]
+    tell(database, {"web1": rows, "web2": rows}, histories={"web1": history, "web2": history})
+    database.fetch("UPDATE opdbus.host SET backlog = 1 WHERE name = 'web1'")
+    answer = ask(database, lambda c: past_search.search_past(c, "n=2", 1_500_000))
+    assert answer.not_reaching == ("web1",)
+    assert [str(hit.where) for hit in answer.hits] == ["on web2"]
+
+
 def test_hosts_are_chosen_by_several_objects(database: FleetDatabase) -> None:
     """Name the hosts that meet all conditions, each by an object of theirs."""
     tell(

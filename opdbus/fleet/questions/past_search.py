@@ -43,7 +43,8 @@ class PastHit(NamedTuple):
 class PastAnswer:
     """The hits at a time in microseconds since 1970, those of most hosts first; all are counted.
 
-    `not_reaching` names the hosts whose history begins later: the hits are those of the others.
+    `not_reaching` names the hosts whose history begins later or is not sent to its end: the hits
+    are those of the others.
     `unknown` is the number of objects whose values then are not kept.
     """
 
