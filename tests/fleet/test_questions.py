@@ -213,6 +213,36 @@ def test_no_filter_makes_an_answer_by_vectors_shorter(database: FleetDatabase) -
     }
 
 
+def test_a_wanted_level_is_not_used_before_it_serves(database: FleetDatabase) -> None:
+    """Compare vectors of the level that serves, until all texts have those of the wanted one."""
+    tell(database, {"web1": COMMON})
+
+    async def in_use(connection: Any) -> list[str]:
+        return [each.level for each in await vector_ranks.numerics_in_use(connection)]
+
+    async def begin(connection: Any) -> None:
+        text = await connection.fetchval("SELECT digest FROM opdbus.text LIMIT 1")
+        for level in ("small", "large"):
+            number = await connection.fetchval(
+                "SELECT opdbus.add_numerics($1, $1, $2)", level, DIMENSION
+            )
+            await connection.execute(
+                "INSERT INTO opdbus.vector VALUES ($1, $2, $3::text::public.halfvec)",
+                *(number, text, str([1.0] * DIMENSION)),
+            )
+
+    ask(database, begin)
+    set_level = (
+        "UPDATE opdbus.fleet SET {} = (SELECT numerics FROM opdbus.numerics WHERE level = '{}')"
+    )
+    database.fetch(set_level.format("wanted", "large"))
+    assert ask(database, in_use) == ["small", "large"]  # none serves yet
+    database.fetch(set_level.format("serving", "small"))
+    assert ask(database, in_use) == ["small"]
+    database.fetch(set_level.format("serving", "large"))
+    assert ask(database, in_use) == ["small", "large"]
+
+
 def test_two_hosts_are_compared_without_their_identities(database: FleetDatabase) -> None:
     """Tell what one host has and where others differ, not that addresses and ids differ."""
     first = [
