@@ -115,15 +115,16 @@ async def find_changes(
         changes = tuple(groups[:limit])
     else:
         changes = tuple(groups[:limit][::-1])
-    listed, listed_on = await _first_listings(connection, narrow, hosts)
+    # they cost a count over all rows
+    listed, listed_on = (0, ()) if words else await _first_listings(connection, narrow, hosts)
     most = _MOST_ROWS if span.since or span.before else _NEWEST_ROWS
     return ChangesAnswer(
         hosts,
         asked,
         changes,
         len(groups),
-        0 if words else listed,
-        () if words else listed_on,
+        listed,
+        listed_on,
         is_cut=sum(row["count"] for row in rows) >= most,
     )
 
