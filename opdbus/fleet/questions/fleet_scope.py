@@ -9,14 +9,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
+from opdbus.fleet.host_overview import SILENT_SECONDS
 from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.platform import name_lists, timestamps
 
 if TYPE_CHECKING:
     import asyncpg
 
-# A host that was not seen for so long, in seconds, fell silent.
-SILENT_SECONDS: Final = 600.0
 # Hosts that a line names.
 _MOST_NAMED: Final = 5
 _NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
