@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-# A sender says each minute that it is there.
+# A host that was not seen for so long, in seconds, fell silent: a sender says each minute that it
+# is there.
 SILENT_SECONDS: Final = 600.0
 _SQL: Final = """
 SELECT host.*, coalesce(objects.count, 0) AS objects, coalesce(drifted.count, 0) AS drifted

@@ -161,15 +161,24 @@ def _read_row(change: Mapping[str, Json]) -> ReadRow:
     row = ChangeRow(change["seq"], chained, bytes.fromhex(change["hash"]), details)
     size = len(json.dumps(details))
     if size > _MOST_BYTES // 2:  # the database's own format takes more
-        details["fields"], size = [], len(chained)
-        log.warning("values of a change are too large to send", row=row.seq)
+        # as erased values: without any fields, the change would count as one that changed nothing,
+        # and a row `gone` would erase the rows before it
+        details["fields"], size = _ERASED, len(chained)
+        log.warning(
+            "values of a change are too large to send: the fleet has its sentence only, and does"
+            " not know this object before it",
+            row=row.seq,
+        )
     return ReadRow(row, change["object"], size)
 
 
 async def read_states(
-    client: Client, objects: Sequence[str]
+    client: Client, objects: Sequence[str], skipped: set[str]
 ) -> AsyncGenerator[list[StateRow], None]:
-    """Yield the states of objects, those of one batch at a time."""
+    """Yield the states of objects, those of one batch at a time.
+
+    Paths of objects whose states are too large to send are added to `skipped`.
+    """
     found: list[StateRow] = []
     size = 0
     async for file in _export(client, objects):
@@ -177,7 +186,7 @@ async def read_states(
             for line in file:
                 row = _state_row(line)
                 if len(line) > _MOST_BYTES:
-                    log.warning("a state is too large to send", object="/".join(row[:3]))
+                    skipped.add(path_of(*row[:3]))
                     continue
                 found.append(row)
                 size += len(line)

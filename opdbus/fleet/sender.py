@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from opdbus.bus import paths
 from opdbus.client import Client, following
 from opdbus.errors import AccessDenied, BusError, ConfigError, OpDbusError
 from opdbus.fleet import host_reader
@@ -60,6 +61,8 @@ class _Memory:
     epoch: int = 0
     # paths of objects whose texts lack a vector in the database and here
     awaiting: dict[str, None] = field(default_factory=dict)
+    # paths of objects whose states were too large to send when they were read last
+    too_large: set[str] = field(default_factory=set)
 
 
 class News:
@@ -329,9 +332,10 @@ class _Session:
             self._news.needs_comparison = True
 
     async def compare(self) -> bool:
-        """Send every state that differs, and remove what is gone; return False if some may be kept.
+        """Send every state that differs, and remove what is gone; return False if some may differ.
 
-        Objects of an observer that has not listed any yet are not removed.
+        Objects of an observer that has not listed any yet are not removed, and may be missing;
+        states that are too large are not sent.
         """
         self._progress.say("Comparing all objects")
         self._progress.comparisons += 1
@@ -353,6 +357,9 @@ class _Session:
         self._compared_to = last
         if kept:
             log.info("objects are kept whose observer has not listed yet", objects=len(kept))
+        # those that are gone or equal are not among the wanted ones
+        self._memory.too_large &= set(wanted)
+        if kept or unlisted or self._memory.too_large:
             return False
         await self._uplink.end_comparison()
         return True
@@ -390,17 +397,32 @@ class _Session:
             self._progress.say(f"Sending: {remaining} rows of history are left")
         lacking: list[StateRow] = []
         states: list[StateRow] | None = None
-        async with aclosing(host_reader.read_states(self._client, objects)) as parts:
+        skipped: set[str] = set()
+        async with aclosing(host_reader.read_states(self._client, objects, skipped)) as parts:
             async for part in parts:
                 if states is not None:
                     lacking += await self._uplink.send([], states, max(1, remaining))
                 states = part
+        self._note_too_large(objects, skipped)
         lacking += await self._uplink.send(changes, states or [], remaining)
         self.seq = seq
         self._progress.batches += 1
         self._progress.rows += len(changes)
         self._progress.objects += len(objects)
         await self._offer(host_reader.path_of(*row[:3]) for row in lacking)
+
+    def _note_too_large(self, objects: list[str], skipped: set[str]) -> None:
+        """Remember which of the objects that were read are too large, and say so of new ones."""
+        known = self._memory.too_large
+        for path in sorted(skipped - known):
+            log.warning(
+                "a state is too large to send: the fleet keeps what it had of this object, and"
+                " counts this host as not compared; make the state smaller than 4 MiB, or split it"
+                " into several objects",
+                object="/".join(paths.parse(path)),
+            )
+        known.difference_update(objects)
+        known |= skipped
 
     async def _offer(self, objects: Iterable[str]) -> None:
         """Offer the vectors of objects; those that have none yet are remembered."""

@@ -213,6 +213,36 @@ def test_no_filter_makes_an_answer_by_vectors_shorter(database: FleetDatabase) -
     }
 
 
+def test_a_wanted_level_is_not_used_before_it_serves(database: FleetDatabase) -> None:
+    """Compare vectors of the level that serves, until all texts have those of the wanted one."""
+    tell(database, {"web1": COMMON})
+
+    async def in_use(connection: Any) -> list[str]:
+        return [each.level for each in await vector_ranks.numerics_in_use(connection)]
+
+    async def begin(connection: Any) -> None:
+        text = await connection.fetchval("SELECT digest FROM opdbus.text LIMIT 1")
+        for level in ("small", "large"):
+            number = await connection.fetchval(
+                "SELECT opdbus.add_numerics($1, $1, $2)", level, DIMENSION
+            )
+            await connection.execute(
+                "INSERT INTO opdbus.vector VALUES ($1, $2, $3::text::public.halfvec)",
+                *(number, text, str([1.0] * DIMENSION)),
+            )
+
+    ask(database, begin)
+    set_level = (
+        "UPDATE opdbus.fleet SET {} = (SELECT numerics FROM opdbus.numerics WHERE level = '{}')"
+    )
+    database.fetch(set_level.format("wanted", "large"))
+    assert ask(database, in_use) == ["small", "large"]  # none serves yet
+    database.fetch(set_level.format("serving", "small"))
+    assert ask(database, in_use) == ["small"]
+    database.fetch(set_level.format("serving", "large"))
+    assert ask(database, in_use) == ["small", "large"]
+
+
 def test_two_hosts_are_compared_without_their_identities(database: FleetDatabase) -> None:
     """Tell what one host has and where others differ, not that addresses and ids differ."""
     first = [
@@ -420,6 +450,19 @@ def test_the_past_is_what_was_there(database: FleetDatabase) -> None:
     shown = ask(database, lambda c: one_object.show(c, name, at=at))
     assert [dict(state.state) for state in shown.states] == [right[name]]
     assert shown.not_reaching == ("new",)
+
+
+def test_a_host_with_a_backlog_does_not_reach_the_past(database: FleetDatabase) -> None:
+    """Say of no time what a host was like whose newer rows are still to come."""
+    history = History([])
+    history.add(1_000_000, ("lab", "box", "b"), "appeared", ({}, {"n": 1}))
+    history.add(2_000_000, ("lab", "box", "c"), "appeared", ({}, {"n": 1}))
+    rows = [thing("box", "b", {"n": 2}), thing("box", "c", {"n": 1})]
+    tell(database, {"web1": rows, "web2": rows}, histories={"web1": history, "web2": history})
+    database.fetch("UPDATE opdbus.host SET backlog = 1 WHERE name = 'web1'")
+    answer = ask(database, lambda c: past_search.search_past(c, "n=2", 1_500_000))
+    assert answer.not_reaching == ("web1",)
+    assert [str(hit.where) for hit in answer.hits] == ["on web2"]
 
 
 def test_hosts_are_chosen_by_several_objects(database: FleetDatabase) -> None:

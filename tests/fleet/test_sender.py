@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.running import calling, replace
@@ -28,6 +28,8 @@ from harness.fleets import state_row
 
 from opdbus.fleet import host_reader
 from opdbus.fleet.host_reader import Model
+from opdbus.fleet.questions import fleet_past
+from opdbus.fleet.questions.fleet_scope import Scope, find_hosts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,6 +227,84 @@ async def test_objects_of_an_observer_that_has_not_listed_are_kept(
             await silent.__aexit__()
             await host.until_equal(client)
         assert await host.fetch("SELECT compared_at IS NULL FROM opdbus.host") == [(False,)]
+
+
+async def test_a_host_is_partial_until_its_observers_have_listed(
+    make_host: Callable[..., FleetHost], system_bus: str
+) -> None:
+    """Do not count a first synchronization as a comparison while an observer lists its objects."""
+    name = "org.example.Slow"
+    host = make_host(bus=system_bus, OBSERVE=name, VECTOR_LEVEL="none")
+    daemon = host.daemon
+
+    async def is_partial() -> bool:
+        hosts = await asyncio.to_thread(
+            host.database.run, lambda connection: find_hosts(connection, Scope())
+        )
+        (part,) = hosts.parts
+        assert part.age is not None
+        return part.is_partial
+
+    async with Connection(daemon.bus) as silent, Client(daemon.bus) as client:
+        await silent.own(name)
+        daemon.start()
+        async with calling(daemon.bus) as caller:
+            await caller.ready()
+        async with host.sending() as sender:
+            await until(partial(compared_since, sender, 2), wanted=True)
+            assert await is_partial()
+            await silent.__aexit__()
+            await host.until_equal(client)
+            await until(is_partial, wanted=False)
+
+
+async def test_a_state_too_large_to_send_leaves_the_host_uncompared(
+    host: FleetHost, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Send all other states, say once what to do, and compare with success once it is smaller."""
+    monkeypatch.setattr(host_reader, "_MOST_BYTES", 20_000)
+    async with calling(host.daemon.bus) as caller, Client(host.daemon.bus) as client:
+        await caller.ready()
+        await client.publish("test", [*BOXES[:4], ("lab", "box", "huge", {"text": "x" * 30_000})])
+        async with host.sending() as sender:
+            await until(partial(compared_since, sender, 3), wanted=True)
+            boxes = "SELECT count(*) FROM opdbus.object WHERE name IN ('n0', 'n2', 'huge')"
+            assert await host.fetch(boxes) == [(2,)]
+            assert await host.fetch("SELECT compared_at FROM opdbus.host") == [(None,)]
+            await client.publish("test", [("lab", "box", "huge", {"text": "x"})])
+            await host.until_answer("SELECT compared_at IS NULL FROM opdbus.host", (False,))
+            assert await host.fetch(boxes) == [(3,)]
+    said = capfd.readouterr()
+    assert (said.out + said.err).count("split it into several objects") == 1
+
+
+async def test_values_too_large_to_send_are_unknown_in_the_past(
+    host: FleetHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Send them as erased ones: not as a change of nothing, and without erasing older rows."""
+    monkeypatch.setattr(host_reader, "_MOST_BYTES", 20_000)
+    name = "huge"
+    async with calling(host.daemon.bus) as caller, Client(host.daemon.bus) as client:
+        await caller.ready()
+        await client.publish("test", [("lab", "box", name, {"text": "short"})])
+        rows = [await client.last_row()]
+        await client.publish("test", [("lab", "box", name, {"text": "x" * 15_000})])
+        rows.append(await client.last_row())
+        await client.publish("test", [("lab", "box", name, {"text": "short"})])
+        async with host.sending():
+            await host.until_equal(client)
+    fields = "SELECT fields FROM opdbus.change WHERE name = 'huge' ORDER BY seq"
+    kept = [json.loads(row[0]) for row in await host.fetch(fields)]
+    assert len(kept) == 3
+    assert kept[1:] == [[["", "", ""]]] * 2
+    assert kept[0] != kept[1]
+    ((at,),) = await host.fetch("SELECT at FROM opdbus.change WHERE seq = $1", rows[1])
+
+    async def rewound(connection: Any) -> fleet_past.Past:
+        return await fleet_past.rewind(connection, await find_hosts(connection, Scope()), at)
+
+    past = await asyncio.to_thread(host.database.run, rewound)
+    assert name in {each.object_id.name for each in past.unknown}
 
 
 async def test_a_history_that_was_deleted_is_named(host: FleetHost) -> None:

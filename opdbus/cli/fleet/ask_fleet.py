@@ -164,7 +164,7 @@ def _search_past(
 
 def _describe_past(not_reaching: tuple[str, ...]) -> list[str]:
     names = name_lists.join_first(not_reaching, _MOST_STATES)
-    return [f"the history of {names} does not go back so far"] if names else []
+    return [f"the history of {names} does not go back so far, or is not all sent"] if names else []
 
 
 @fleet.command()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from opdbus.fleet.questions import fleet_search, identities
+from opdbus.fleet.questions import fleet_search, identities, word_ranks
 from opdbus.fleet.questions.fleet_conditions import Asked, take_scope
 from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
 from opdbus.fleet.questions.vector_ranks import Embed
@@ -115,15 +115,16 @@ async def find_changes(
         changes = tuple(groups[:limit])
     else:
         changes = tuple(groups[:limit][::-1])
-    listed, listed_on = await _first_listings(connection, narrow, hosts)
+    # they cost a count over all rows
+    listed, listed_on = (0, ()) if words else await _first_listings(connection, narrow, hosts)
     most = _MOST_ROWS if span.since or span.before else _NEWEST_ROWS
     return ChangesAnswer(
         hosts,
         asked,
         changes,
         len(groups),
-        0 if words else listed,
-        () if words else listed_on,
+        listed,
+        listed_on,
         is_cut=sum(row["count"] for row in rows) >= most,
     )
 
@@ -220,20 +221,8 @@ def _of_rows(rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | No
         sum(row["count"] for row in rows),
         tuple(sorted({cause for row in rows for cause in row["causes"] if cause})),
         tuple(sorted({by for row in rows for by in row["by"] or () if by})),
-        _share(sentence, words) if words else 0.0,
+        word_ranks.share_in(sentence, words.weights) if words else 0.0,
     )
-
-
-def _share(sentence: str, words: _Words) -> float:
-    """Return the share of the question's information in a sentence; forms of a word are equal."""
-    have = {word[: query_terms.BEGINNING] for word in query_terms.terms(sentence)}
-    whole = sentence.lower()
-    met = sum(
-        weight
-        for word, weight in words.weights.items()
-        if word[: query_terms.BEGINNING] in have or word in whole
-    )
-    return met / max(sum(words.weights.values()), 1e-9)
 
 
 def _rank(each: ChangeGroup, words: _Words) -> float:

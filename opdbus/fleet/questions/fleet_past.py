@@ -54,7 +54,7 @@ class Past:
     reaching: Hosts
     states: Mapping[HostObject, Sides | None]
     unknown: frozenset[HostObject]
-    # hosts whose history begins later, or which have none
+    # hosts whose history begins later or is not sent to its end, or which have none
     not_reaching: tuple[str, ...]
 
 
@@ -71,7 +71,9 @@ async def rewind(
         " FROM opdbus.host WHERE host = ANY($1)",
         hosts.ids,
     )
-    reaching = {row["host"] for row in begins if row["at"] is not None and row["at"] <= at}
+    # states are sent before the rows of a backlog, which therefore cannot be undone yet
+    behind = {part.host for part in hosts.parts if part.backlog}
+    reaching = {row["host"] for row in begins if row["at"] is not None and row["at"] <= at} - behind
     parts = tuple(part for part in hosts.parts if part.host in reaching)
     named = list(map(list, zip(*object_ids, strict=True))) if object_ids else [[], [], []]
     rows = await connection.fetch(

@@ -9,14 +9,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
+from opdbus.fleet.host_overview import SILENT_SECONDS
 from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.platform import name_lists, timestamps
 
 if TYPE_CHECKING:
     import asyncpg
 
-# A host that was not seen for so long, in seconds, fell silent.
-SILENT_SECONDS: Final = 600.0
 # Hosts that a line names.
 _MOST_NAMED: Final = 5
 _NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -41,7 +40,7 @@ class HostPart:
     """A host that was asked. Ages are in seconds; None if it never sent its state.
 
     `age` is the time since the stored state was the host's own, `seen` that since it was there.
-    `is_partial`: its first synchronization has not ended.
+    `is_partial`: it was never compared, so that objects may be missing.
     """
 
     host: int
@@ -160,8 +159,8 @@ async def find_hosts(connection: asyncpg.Connection, scope: Scope) -> Hosts:
     """Return the hosts of a scope; raises InvalidArgs if there is none."""
     rows = await connection.fetch(
         "SELECT host, name, tags, extract(epoch FROM now() - current_at)::float8 AS age,"
-        " extract(epoch FROM now() - seen_at)::float8 AS seen, backlog, compared_at IS NULL"
-        " AND current_at IS NULL AS is_partial, conflict, vector_fault"
+        " extract(epoch FROM now() - seen_at)::float8 AS seen, backlog,"
+        " compared_at IS NULL AS is_partial, conflict, vector_fault"
         " FROM opdbus.host WHERE tags @> $1 ORDER BY name",
         [storable(tag) for tag in scope.tags],
     )

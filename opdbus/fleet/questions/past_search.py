@@ -21,10 +21,9 @@ from opdbus.fleet.questions.fleet_past import HostObject, Past, rewind
 from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts
 from opdbus.fleet.questions.fleet_search import LEAST_SHARE
 from opdbus.fleet.questions.where_found import read_texts
-from opdbus.index.query import query_terms
 from opdbus.language.object_text import render
 from opdbus.state.conditions import AllOf, Condition
-from opdbus.state.object import Identity, Json, ObjectId, StateObject
+from opdbus.state.object import ObjectId, StateObject
 
 if TYPE_CHECKING:
     import asyncpg
@@ -43,7 +42,8 @@ class PastHit(NamedTuple):
 class PastAnswer:
     """The hits at a time in microseconds since 1970, those of most hosts first; all are counted.
 
-    `not_reaching` names the hosts whose history begins later: the hits are those of the others.
+    `not_reaching` names the hosts whose history begins later or is not sent to its end: the hits
+    are those of the others.
     `unknown` is the number of objects whose values then are not kept.
     """
 
@@ -81,13 +81,16 @@ async def search_past(
     for host, each in await _unchanged(connection, asked, past, terms):
         found[each.object_id].append((host, each))
     wanted = AllOf(asked.conditions)
+    weights = dict(zip(terms.words, terms.weights, strict=True))
     for key, state in past.states.items():
         if state is None:
             continue
         identity = state.identity(key.object_id)
         if wanted.conditions and not wanted.hold(identity, state.fields):
             continue
-        text, share = _share(identity, state.fields, terms)
+        text = render(StateObject(identity, state.fields)).text
+        # without words that tell something, each object answers as well as any other
+        share = word_ranks.share_in(text, weights) if any(weights.values()) else 1.0
         if not asked.words or share >= LEAST_SHARE:
             found[key.object_id].append((key.host, _Found(key.object_id, text, share)))
     hits = [_hit(rows, past.reaching) for rows in found.values()]
@@ -143,19 +146,3 @@ async def _unchanged(
             share = shares.get(content.text, 1.0)
             found.append((host, _Found(one, texts_of.get(content.text, ""), share)))
     return found
-
-
-def _share(
-    identity: Identity, fields: Mapping[str, Json], terms: word_ranks.WeightedTerms
-) -> tuple[str, float]:
-    """Return an object's text, and the share of the question's information in it."""
-    rendering = render(StateObject(identity, fields))
-    have = {word[: query_terms.BEGINNING] for word in query_terms.terms(rendering.text)}
-    lower = rendering.text.lower()
-    met = sum(
-        weight
-        for word, weight in zip(terms.words, terms.weights, strict=True)
-        if word[: query_terms.BEGINNING] in have or word in lower
-    )
-    total = sum(terms.weights)
-    return rendering.text, met / total if total else 1.0

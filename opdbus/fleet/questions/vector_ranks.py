@@ -47,10 +47,15 @@ Embed: TypeAlias = Callable[[str, Sequence[Numerics]], Awaitable[Mapping[str, Se
 
 
 async def numerics_in_use(connection: asyncpg.Connection) -> list[Numerics]:
-    """Return the numerics of which the fleet has vectors."""
+    """Return the numerics of which the fleet has vectors.
+
+    While another level serves, the wanted one has vectors of some texts only, and is left out.
+    """
     rows = await connection.fetch(
         "SELECT numerics, name, level, dimension FROM opdbus.numerics AS n WHERE EXISTS"
-        " (SELECT FROM opdbus.vector WHERE numerics = n.numerics) ORDER BY numerics"
+        " (SELECT FROM opdbus.vector WHERE numerics = n.numerics) AND NOT EXISTS"
+        " (SELECT FROM opdbus.fleet WHERE wanted = n.numerics AND wanted <> serving)"
+        " ORDER BY numerics"
     )
     return [Numerics(*row) for row in rows]
 

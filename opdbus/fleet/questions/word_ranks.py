@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -134,6 +134,21 @@ async def _spelt(connection: asyncpg.Connection, word: str) -> str:
     near = [(edits(word, row["word"]), row["word"]) for row in rows]
     most = 2 if len(word) >= _LONG_WORD else 1
     return min((each for each in near if each[0] <= most), default=(0, ""))[1]
+
+
+def share_in(text: str, weights: Mapping[str, float]) -> float:
+    """Return the share of a question's information in a text, by the weights of its words.
+
+    Forms of a word are equal.
+    """
+    have = {word[: query_terms.BEGINNING] for word in query_terms.terms(text)}
+    whole = text.lower()
+    met = sum(
+        weight
+        for word, weight in weights.items()
+        if word[: query_terms.BEGINNING] in have or word in whole
+    )
+    return met / max(sum(weights.values()), 1e-9)
 
 
 def edits(one: str, other: str) -> int:

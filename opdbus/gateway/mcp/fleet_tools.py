@@ -62,7 +62,11 @@ class FleetTools:
                 for hit in past.hits[offset:]
             ]
             names = ", ".join(past.not_reaching)
-            lack = f"the history of these does not go back so far: {names}" if names else ""
+            lack = (
+                f"the history of these does not go back so far, or is not all sent: {names}"
+                if names
+                else ""
+            )
             note = fleet_rows.describe_hosts(past.hosts, shorten(lack))
             return make_page(rows, note, offset, limit, past.total)
 
