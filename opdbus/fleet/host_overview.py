@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 # is there.
 SILENT_SECONDS: Final = 600.0
 _SQL: Final = """
-SELECT host.*, coalesce(objects.count, 0) AS objects, coalesce(drifted.count, 0) AS drifted
+SELECT host.*, coalesce(objects.count, 0) AS objects, coalesce(drifted.count, 0) AS drifted,
+  (SELECT max(first_seq) FROM opdbus.epoch WHERE epoch.host = host.host AND reason = 'gap'
+   AND began_at > now() - interval '7 days') AS after_gap
 FROM opdbus.host
 LEFT JOIN (SELECT host, count(*) FROM opdbus.object GROUP BY host) AS objects USING (host)
 LEFT JOIN (SELECT host, count(*) FROM opdbus.drift GROUP BY host) AS drifted USING (host)
@@ -50,6 +52,8 @@ class HostOverview:
     conflict_at: float | None
     vector_fault: str
     vector_fault_at: float | None
+    # the first row after rows of history that never came, of the last week
+    after_gap: int | None
     same_machine: Sequence[str]
     is_silent: bool
 
@@ -62,6 +66,7 @@ class HostOverview:
             f"its vectors are not taken: {self.vector_fault}": self.vector_fault,
             f"has the machine id of {', '.join(self.same_machine)}": self.same_machine,
             f"sends still {self.backlog:,} rows of history": self.backlog,
+            f"rows of its history before row {self.after_gap} never came": self.after_gap,
         }
         return [text for text, is_so in said.items() if is_so] + [
             f"observer {name} failed: {reason}" for name, _, reason in failed
@@ -106,6 +111,7 @@ def _overview(row: asyncpg.Record, same: Sequence[str], now: float) -> HostOverv
         conflict_at=_seconds(row["conflict_at"]),
         vector_fault=row["vector_fault"] or "",
         vector_fault_at=_seconds(row["vector_fault_at"]),
+        after_gap=row["after_gap"],
         same_machine=tuple(each for each in same if each != row["name"]),
         is_silent=seen is None or now - seen > SILENT_SECONDS,
     )

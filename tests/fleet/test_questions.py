@@ -593,7 +593,11 @@ def test_commands_print_what_the_functions_return(
     rows["web3"] = [unit("nginx", "failed"), *COMMON[1:3]]
     history = History([])
     history.add(10**15, ("lab", "box", "x"), "event", sentence="nginx.service failed")
-    drift = {"web1": [["net", "interface", "lan0", "drift", "warning", 10, [["mtu", "1", "2"]]]]}
+    drift = {
+        "web1": [
+            ["net", "interface", "lan0", "drift", "warning", 10, [["mtu", "1", "2", "warning"]]]
+        ]
+    }
     tell(database, rows, "web", histories={"web3": history}, drift=drift)
     password = tmp_path / "password"
     password.write_text(database.server.password)

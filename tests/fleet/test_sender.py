@@ -121,6 +121,9 @@ async def test_first_synchronization_and_changes(host: FleetHost) -> None:
         await caller.ready()
         await client.publish("test", BOXES)
         await caller.vectorized()
+        # as the first worker does
+        numerics, dimension = await host_reader.read_model(client)
+        await host.fetch(f"SELECT opdbus.add_numerics('{numerics}', 'medium', {dimension})")
         async with host.sending():
             await host.until_equal(client)
             await host.until_answer("SELECT name FROM opdbus.drift", ("n1",))

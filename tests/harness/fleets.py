@@ -131,7 +131,7 @@ def fleet_database() -> Iterator[FleetDatabase]:
                 raise server
             database = FleetDatabase(server)
             database.run(postgres.migrate)
-            database.fetch("SELECT opdbus.add_numerics($1, 'tiny', $2)", NUMERICS, DIMENSION)
+            database.fetch("SELECT opdbus.add_numerics($1, 'medium', $2)", NUMERICS, DIMENSION)
             yield database
         finally:
             is_done.set()

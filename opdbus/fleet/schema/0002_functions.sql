@@ -145,11 +145,7 @@ BEGIN
     PERFORM opdbus.begin_epoch(own, first_kept - 1, 'rewritten', format(
       'the host has row %s of history, and does not show its hash', known.seq));
   ELSIF hash_at_seq IS NULL AND first_kept > known.seq + 1 THEN
-    PERFORM opdbus.begin_epoch(own, first_kept - 1, 'gap', CASE
-      WHEN known.seen_at > now() - interval '1 hour' THEN format(
-        'rows %s to %s of history are gone, though the host was here %s minutes before',
-        known.seq + 1, first_kept - 1, round(extract(epoch FROM now() - known.seen_at) / 60))
-      END);
+    PERFORM opdbus.begin_epoch(own, first_kept - 1, 'gap', NULL);
   END IF;
   SELECT * INTO known FROM opdbus.host WHERE host = own;
   RETURN (own, known.epoch, known.seq, NULL)::opdbus.sync;
