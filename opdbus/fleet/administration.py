@@ -68,10 +68,13 @@ async def renew_host(connection: asyncpg.Connection, name: str) -> str:
     return password
 
 
-async def accept_host(connection: asyncpg.Connection, name: str) -> list[str]:
-    """Forget a host's machine and the faults that were found; return what each of them was.
+async def accept_host(
+    connection: asyncpg.Connection, name: str, *, is_new_machine: bool = False
+) -> list[str]:
+    """Forget the faults of a host that were found; return what each of them was.
 
-    The next machine that comes with its credentials is the host. Raises InvalidArgs.
+    With `is_new_machine`, its machine is forgotten too: the next one that comes with its
+    credentials is the host. Raises InvalidArgs.
     """
     async with connection.transaction():
         await _role_of_host(connection, name)
@@ -80,11 +83,14 @@ async def accept_host(connection: asyncpg.Connection, name: str) -> list[str]:
             name,
         )
         await connection.execute(
-            "UPDATE opdbus.host SET machine = NULL, conflict = NULL, conflict_at = NULL,"
-            " vector_fault = NULL, vector_fault_at = NULL WHERE name = $1",
-            name,
+            "UPDATE opdbus.host SET conflict = NULL, conflict_at = NULL, vector_fault = NULL,"
+            " vector_fault_at = NULL, machine = CASE WHEN $2 THEN NULL ELSE machine END"
+            " WHERE name = $1",
+            *(name, is_new_machine),
         )
-    words = {"machine": "machine", "conflict": "conflict", "vector_fault": "fault of its vectors"}
+    words = {"conflict": "conflict", "vector_fault": "fault of its vectors"}
+    if is_new_machine:
+        words["machine"] = "machine"
     return [f"{word}: {known[key]}" for key, word in words.items() if known and known[key]]
 
 

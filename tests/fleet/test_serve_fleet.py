@@ -145,7 +145,10 @@ def test_a_new_machine_is_accepted(server: FleetServer) -> None:
     with pytest.raises(Exception, match="belong to another machine"):
         send(server, "moved", "new-machine")
     assert "another machine" in str(hosts(server)["moved"]["conflict"])
-    told = server.command("accept", "moved")
+    assert "machine: " not in server.command("accept", "moved")
+    with pytest.raises(Exception, match="belong to another machine"):
+        send(server, "moved", "new-machine")
+    told = server.command("accept", "moved", "--new-machine")
     assert "machine: old-machine" in told
     assert "conflict: another machine came" in told
     send(server, "moved", "new-machine")

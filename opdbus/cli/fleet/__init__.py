@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import click
 
 from opdbus.cli.root import load_settings, root
-from opdbus.errors import ConfigError
+from opdbus.errors import AccessDenied, ConfigError
 from opdbus.platform import pip
 from opdbus.platform.token_files import read_token
 
@@ -60,13 +60,19 @@ def find_database(context: click.Context) -> Access:
     if settings.fleet_database:
         return Access(settings.fleet_database, read_password(settings.fleet_password_file))
     folder = context.meta["folder"]
-    if not (folder / "password").exists():
-        raise ConfigError(
-            f"there is no database: `op-dbus fleet serve` makes one in {folder}, or name one with"
-            " `--database postgresql://...` or OP_DBUS_FLEET_DATABASE"
-        )
     server = EmbeddedServer(folder)
-    return Access(server.url, server.password)
+    try:
+        return Access(server.url, server.password)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no database in {folder}: `op-dbus fleet serve` makes one; elsewhere, ask"
+            " by OP_DBUS_FLEET_DATABASE as a reader: `op-dbus fleet add-reader` on the server"
+        ) from None
+    except PermissionError:
+        raise AccessDenied(
+            f"{folder} may be read by root and its own user only: others ask as readers, whom"
+            " `op-dbus fleet add-reader` adds"
+        ) from None
 
 
 def read_password(file: Path | None) -> str | None:

@@ -145,17 +145,20 @@ def _with_role(url: str, role: str) -> str:
 
 @fleet.command()
 @click.argument("host")
+@click.option("--new-machine", is_flag=True, help="Take the next machine with its credentials.")
 @click.pass_context
-def accept(context: click.Context, host: str) -> None:
-    """Take a host as it is: a new machine, or a fault that was looked into.
+def accept(context: click.Context, host: str, *, new_machine: bool) -> None:
+    """Take a host as it is, after its faults were looked into.
 
-    Forgets the machine that the host's credentials belong to, the conflict of its history and the
-    fault of its vectors. Its stored history stays.
+    Forgets the conflict of its history and the fault of its vectors; its stored history stays. If
+    another machine came with its credentials that is not yours, they were stolen: first `op-dbus
+    fleet add HOST --renew`.
     """
     from opdbus.fleet import administration
 
     cleared = run_with_database(
-        context, lambda connection: administration.accept_host(connection, host)
+        context,
+        lambda connection: administration.accept_host(connection, host, is_new_machine=new_machine),
     )
     click.echo(f"accepted {host}: " + ("forgotten" if cleared else "there was nothing to forget"))
     for line in cleared:
