@@ -84,7 +84,9 @@ def _measured(report: dict[str, Any]) -> list[tuple[str, str]]:
 def _questions(report: dict[str, Any]) -> list[str]:
     both = report["questions at rest"], report["under changes"]["questions"]
     return [
-        " | ".join([f"| {name}", *(f"{each[name][key]:.0f}" for each in both for key in _MS), ""])
+        " | ".join(
+            [f"| {name}", *(f"{each[name][key]:.0f}" for each in both for key in _MS), ""]
+        ).rstrip()
         for name in both[0]
     ]
 
