@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -382,6 +383,50 @@ def test_one_change_on_many_hosts_is_one_line(database: FleetDatabase) -> None:
     assert [each.sentence for each in late.changes] == ["nginx failed"]
 
 
+def test_changes_are_told_in_the_words_of_one_host(database: FleetDatabase) -> None:
+    """Tell the newest row of a group as `op-dbus changes` does, and as stored without values."""
+    histories = {"web0": History([]), "web1": History([])}
+    group = ("users", "group", "wheel")
+    sides = ({"members": ["anna"], "count": 1}, {"members": ["anna", "bob"], "count": 2})
+    for number, history in enumerate(histories.values()):
+        history.add(2_000_000 + number, group, "changed", sides, sentence="member count changed")
+    more = histories["web1"]
+    cause = "bus::1.7 uid 0"
+    more.add(3_000_000, ("packages", "package", "a"), "gone", sentence="a is gone", cause=cause)
+    more.add(4_000_000, ("packages", "package", "b"), "changed", sentence="b changed somehow")
+    more.rows[-1].details["fields"] = None
+    more.add(5_000_000, ("packages", "package", "c"), "changed", sentence="c changed somehow")
+    more.rows[-1].details["fields"] = [["x", "no JSON", "{"]]
+    tell(database, dict.fromkeys(histories, COMMON), histories=histories)
+    answer = ask(database, fleet_changes.find_changes)
+    joined, called, erased, broken = answer.changes
+    assert joined.count == 2
+    assert joined.sentence == "member count changed"
+    assert "count 1 -> 2" in joined.words
+    assert "members +bob" in joined.words
+    assert "by uid 0 (:1.7)" in called.words
+    assert [erased.words, broken.words] == ["b changed somehow", "c changed somehow"]
+    assert plain(answer)["changes"][0]["words"] == joined.words
+
+
+def test_a_change_of_the_future_hides_no_others(database: FleetDatabase) -> None:
+    """Leave out what a wrong clock dated later than tomorrow, unless one asks for such a time."""
+    history, soon = History([]), time.time_ns() // 1000 + 3_600_000_000
+    history.add(2_000_000, ("lab", "box", "x"), "event", sentence="x failed")
+    history.add(soon, ("lab", "box", "y"), "event", sentence="y failed")
+    far = soon + 10**15
+    history.add(far, ("lab", "box", "z"), "event", sentence="z failed")
+    tell(database, {"web0": COMMON}, histories={"web0": history})
+
+    def found(*span: int) -> list[str]:
+        between = fleet_changes.Between(*span)
+        answer = ask(database, lambda c: fleet_changes.find_changes(c, between=between))
+        return [each.object_id.name for each in answer.changes]
+
+    assert found() == found(1_000_000) == ["x", "y"]
+    assert found(0, far + 1) == ["x", "y", "z"]
+
+
 def test_drift_is_grouped_by_object_and_fields(database: FleetDatabase) -> None:
     """Put hosts that drifted in the same fields into one line, the worst first."""
     fields = [["mtu", "1500", "9000", "warning"]]
@@ -625,7 +670,7 @@ def test_commands_print_what_the_functions_return(
         ("compare web1 web3", "active_state: active / failed", 0),
         ("odd --tag web", "no package bash: 3 of 4 have it", 0),
         ("missing web3", "packages/package/bash on 3 of 4 hosts; not on web3", 0),
-        ("changes", "nginx.service failed on 1 of 4 hosts: web3", 0),
+        ("changes", "x changed, and is as it was on 1 of 4 hosts: web3", 0),
         ("changes --about kafka", "4 hosts", 12),
         ("drift --severity notice", "mtu: 2, declared 1", 0),
     ):

@@ -115,9 +115,9 @@ def _print_changes(answer: ChangesAnswer) -> None:
 def _describe_change(each: ChangeGroup) -> str:
     since = f" since {format_stamp(each.first)}" if each.count > 1 else ""
     times = f", {each.count:,} times{since}" if each.count > len(each.where.on) else since
-    by = f" by {', '.join(each.by[:3])}" if each.by else ""
-    cause = f" ({each.causes[0]})" if len(each.causes) == 1 else ""
-    return f"{each.sentence}{cause}{by} {each.where}{times}"
+    # the words of one row say it themselves
+    by = f" by {', '.join(each.by[:3])}" if each.by and each.count > 1 else ""
+    return f"{each.words}{by} {each.where}{times}"
 
 
 @fleet.command()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from opdbus.fleet.questions import fleet_search, identities, word_ranks
+from opdbus.fleet.questions import change_sayings, fleet_search, identities, word_ranks
 from opdbus.fleet.questions.fleet_conditions import Asked, take_scope
 from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
 from opdbus.fleet.questions.vector_ranks import Embed
@@ -29,12 +30,16 @@ _NEAR: Final = 0.5
 _ANY_CHANGE: Final = frozenset(
     "change changes changed happen happens happened new recently everywhere anything".split()
 )
-_FOREVER: Final = (1 << 63) - 1
+# A clock may be ahead so far, in microseconds; what is dated later is read only if asked for.
+_AHEAD: Final = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A span of time in microseconds since 1970: from `since`, before `before`; 0 for no limit."""
+    """A span of time in microseconds since 1970: from `since`, before `before`.
+
+    0 is no limit, but for what is dated more than a day from now.
+    """
 
     since: int = 0
     before: int = 0
@@ -44,8 +49,9 @@ class Between:
 class ChangeGroup:
     """A change that one or more hosts had: the sentence, and where and when it happened.
 
-    Times are in microseconds since 1970, by the hosts' clocks. `share` says how much of the
-    question's information the sentence has; it is 0 if the object is near the question.
+    `words` are those of `op-dbus changes` for the newest of its rows. Times are in microseconds
+    since 1970, by the hosts' clocks. `share` says how much of the question's information the
+    sentence has; it is 0 if the object is near the question.
     """
 
     sentence: str
@@ -59,6 +65,7 @@ class ChangeGroup:
     causes: tuple[str, ...]
     by: tuple[str, ...]
     share: float = 0.0
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +109,23 @@ async def find_changes(
     hosts = await find_hosts(connection, asked.scope)
     terms = [term for term in query_terms.terms(asked.words) if term not in _ANY_CHANGE]
     narrow = [
-        *(span.since, span.before or _FOREVER, hosts.ids),
+        *(span.since, span.before or time.time_ns() // 1000 + _AHEAD, hosts.ids),
         *(storable(plugin), storable(kind)),
     ]
     words = await _weigh(connection, asked, terms, embed) if terms else None
     rows = await _read_rows(connection, narrow, words, is_dated=bool(span.since or span.before))
-    groups = _group(rows, hosts, words)
+    found = _group(rows, hosts, words)
     if words:
         least = fleet_search.LEAST_SHARE
-        groups = [g for g in groups if g.share >= least or g.object_id in words.near]
-        groups.sort(key=lambda each: (-_rank(each, words), -each.last))
-        changes = tuple(groups[:limit])
+        found = [f for f in found if f[0].share >= least or f[0].object_id in words.near]
+        found.sort(key=lambda each: (-_rank(each[0], words), -each[0].last))
+        shown = found[:limit]
     else:
-        changes = tuple(groups[:limit][::-1])
+        shown = found[:limit][::-1]
+    said = await change_sayings.read(
+        connection, [(key, len(each.causes) < 2, each.count == 1) for each, key in shown]
+    )
+    changes = tuple(replace(each, words=said.get(key) or each.sentence) for each, key in shown)
     # they cost a count over all rows
     listed, listed_on = (0, ()) if words else await _first_listings(connection, narrow, hosts)
     most = _MOST_ROWS if span.since or span.before else _NEWEST_ROWS
@@ -122,7 +133,7 @@ async def find_changes(
         hosts,
         asked,
         changes,
-        len(groups),
+        len(found),
         listed,
         listed_on,
         is_cut=sum(row["count"] for row in rows) >= most,
@@ -136,7 +147,7 @@ _WITHIN: Final = (
 _GROUPED: Final = (
     "SELECT sentence, plugin, kind, name, what, max(severity) AS severity, min(at) AS first,"
     " max(at) AS last, count(*) AS count, array_agg(DISTINCT host) AS hosts,"
-    " array_agg(DISTINCT cause) AS causes,"
+    " max(ARRAY[at, host, epoch, seq]) AS newest, array_agg(DISTINCT cause) AS causes,"
     " array_agg(DISTINCT known->>'by') FILTER (WHERE known->>'by' <> '') AS by"
     " FROM row GROUP BY sentence, plugin, kind, name, what ORDER BY max(at) DESC"
 )
@@ -194,8 +205,11 @@ async def _read_rows(
 
 def _group(
     rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None
-) -> list[ChangeGroup]:
-    """Join rows whose sentences and names differ only in identities; the newest first."""
+) -> list[tuple[ChangeGroup, change_sayings.RowKey]]:
+    """Join rows whose sentences and names differ only in identities; the newest first.
+
+    With each group comes the key of its newest row.
+    """
     names = {part.host: part.name for part in hosts.parts}
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -206,11 +220,13 @@ def _group(
     return [_of_rows(group, hosts, words) for group in groups.values()]
 
 
-def _of_rows(rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None) -> ChangeGroup:
-    newest = max(rows, key=lambda row: row["last"])
+def _of_rows(
+    rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None
+) -> tuple[ChangeGroup, change_sayings.RowKey]:
+    newest = max(rows, key=lambda row: row["newest"])
     object_id = ObjectId(newest["plugin"], newest["kind"], newest["name"])
     sentence = newest["sentence"] or f"{'/'.join(object_id)}: {newest['what']}, values erased"
-    return ChangeGroup(
+    group = ChangeGroup(
         sentence,
         object_id,
         newest["what"],
@@ -223,6 +239,7 @@ def _of_rows(rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | No
         tuple(sorted({by for row in rows for by in row["by"] or () if by})),
         word_ranks.share_in(sentence, words.weights) if words else 0.0,
     )
+    return group, change_sayings.RowKey(*newest["newest"][1:])
 
 
 def _rank(each: ChangeGroup, words: _Words) -> float:
