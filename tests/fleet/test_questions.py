@@ -553,6 +553,7 @@ def test_a_mistyped_kind_or_name_is_refused(database: FleetDatabase) -> None:
         (lambda c: fleet_drift.find_drift(c, kind="Unit"), "no host has a kind Unit: did you mean"),
         (lambda c: compare(c, "web1", "web2", ["pakage"]), "kind or plugin pakage: did you mean"),
         (lambda c: fleet_search.search(c, "bash kind=pakage"), "no host has a kind pakage"),
+        (lambda c: past_search.search_past(c, "kind=pakage", 1), "no host has a kind pakage"),
         (lambda c: fleet_search.search(c, "", where=parse("plugin=zz")), "there are packages, sys"),
         (
             which("not pakage bash"),

@@ -107,6 +107,8 @@ async def read_question(
         if not probe or await _is_met(connection, probe):
             taken.insert(0, each.condition)
             words = words[: each.start] + words[each.end :]
+    # of fields that no object has, a question may speak
+    await require_fields(connection, [each for each in taken if each.field.lower() in _KINDS])
     return Asked(" ".join(words.split()), (*where, *taken), asked.scope)
 
 

@@ -101,9 +101,7 @@ async def search(
     """
     asked = await read_question(connection, question, where, scope)
     hosts = await find_hosts(connection, asked.scope)
-    # of conditions within a question, only kinds and plugins that no host has are refused
-    named = [each for each in asked.conditions if each.field.lower() in ("kind", "plugin")]
-    await require_fields(connection, [*where, *named])
+    await require_fields(connection, where)
     only: dict[bytes, Content] | None = None
     if asked.conditions:
         ids = None if hosts.is_all else hosts.ids
