@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import suppress
 from random import Random
@@ -532,6 +533,42 @@ def test_hosts_are_chosen_by_several_objects(database: FleetDatabase) -> None:
     assert which("active_state=failed", "package bash") == ()
     with pytest.raises(InvalidArgs, match="names no kind"):
         which(" where ")
+
+
+def test_a_mistyped_kind_or_name_is_refused(database: FleetDatabase) -> None:
+    """Name close kinds for one that no host has, and never count it as absent everywhere."""
+    history = History([])
+    history.add(2_000_000, ("users", "account", "bob"), "gone", sentence="bob is gone")
+    tell(database, {"web1": COMMON, "web2": COMMON[:3]}, histories={"web1": history})
+
+    def changes(**asked: str) -> Any:
+        return lambda c: fleet_changes.find_changes(c, **asked)
+
+    def which(*tests: str) -> Any:
+        return lambda c: one_object.which_hosts(c, tests)
+
+    for question, said in (
+        (changes(kind="pakage"), "no host has a kind pakage: did you mean package"),
+        (changes(plugin="sysemd"), "no host has a plugin sysemd: did you mean systemd"),
+        (lambda c: fleet_drift.find_drift(c, kind="Unit"), "no host has a kind Unit: did you mean"),
+        (lambda c: compare(c, "web1", "web2", ["pakage"]), "kind or plugin pakage: did you mean"),
+        (lambda c: fleet_search.search(c, "bash kind=pakage"), "no host has a kind pakage"),
+        (lambda c: past_search.search_past(c, "kind=pakage", 1), "no host has a kind pakage"),
+        (lambda c: fleet_search.search(c, "", where=parse("plugin=zz")), "there are packages, sys"),
+        (
+            which("not pakage bash"),
+            "no host has an object pakage bash: did you mean package or bas",
+        ),
+        (which("pakage bash"), "did you mean package"),
+        (which("not package bassh"), "no host has an object package bassh: did you mean bash"),
+        (which("not package nginx*"), "no host has an object package nginx"),
+    ):
+        with pytest.raises(InvalidArgs, match=re.escape(said)):
+            ask(database, question)
+    # also what is in histories only
+    assert len(ask(database, changes(kind="account", plugin="users")).changes) == 1
+    assert ask(database, which("not package bash")).met.on == ("web2",)
+    assert ask(database, which("package bassh")).met.on == ()
 
 
 def test_an_object_is_shown_on_all_hosts(database: FleetDatabase) -> None:

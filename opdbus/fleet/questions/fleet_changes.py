@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opdbus.fleet.questions import change_sayings, fleet_search, identities, word_ranks
-from opdbus.fleet.questions.fleet_conditions import Asked, take_scope
+from opdbus.fleet.questions.fleet_conditions import Asked, require_kinds, take_scope
 from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
 from opdbus.fleet.questions.vector_ranks import Embed
 from opdbus.history.change import FIRST
@@ -107,6 +107,8 @@ async def find_changes(
     asked = take_scope(about, given.hosts, given.tags)
     asked = replace(asked, words=" ".join(asked.words.split()))
     hosts = await find_hosts(connection, asked.scope)
+    await require_kinds(connection, [plugin], ["plugin"])
+    await require_kinds(connection, [kind], ["kind"])
     terms = [term for term in query_terms.terms(asked.words) if term not in _ANY_CHANGE]
     narrow = [
         *(span.since, span.before or time.time_ns() // 1000 + _AHEAD, hosts.ids),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
 from opdbus.fleet.questions import identities
-from opdbus.fleet.questions.fleet_conditions import Content, read_contents
+from opdbus.fleet.questions.fleet_conditions import Content, read_contents, require_kinds
 from opdbus.fleet.questions.fleet_scope import Hosts, find_host, storable
 from opdbus.state.object import Json, ObjectId, canonical
 
@@ -95,6 +95,7 @@ async def compare(
     for each in hosts:
         if each.parts[0].is_partial:
             raise InvalidArgs(f"{each.parts[0].name} has not sent all its objects yet")
+    await require_kinds(connection, kinds, ["kind", "plugin"])
     rows = await connection.fetch(
         "SELECT plugin, kind, name, a.content AS first, b.content AS second"
         " FROM (SELECT * FROM opdbus.object WHERE host = $1) AS a"

@@ -9,11 +9,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
 from opdbus.fleet.questions.fleet_scope import Scope, storable
 from opdbus.index.query.question_conditions import find_conditions
+from opdbus.platform import name_lists
 from opdbus.platform.slices import slices
 from opdbus.state import fields
 from opdbus.state.conditions import BOOLEANS, AllOf, Condition, pattern
@@ -32,6 +35,13 @@ _CONTENT: Final = (
     "SELECT digest, source, plugin, kind, name, coalesce(observed, declared) AS fields, text"
     " FROM opdbus.content"
 )
+_KINDS: Final = frozenset({"kind", "plugin"})
+# Where kinds and plugins are looked for, and how much alike a name must be to be meant.
+_WITH_KINDS: Final = ("content", "drift", "change")
+_CLOSE: Final = 0.7
+_MOST_NAMED: Final = 8
+_EXISTS: Final = "SELECT EXISTS (SELECT FROM opdbus.{} WHERE {})"
+_NAMES: Final = "SELECT DISTINCT unnest(ARRAY[{}]) AS name FROM opdbus.content ORDER BY name"
 # Contents of so many hosts are selected in SQL; of more, all contents are read.
 FEW_HOSTS: Final = 10
 
@@ -97,6 +107,8 @@ async def read_question(
         if not probe or await _is_met(connection, probe):
             taken.insert(0, each.condition)
             words = words[: each.start] + words[each.end :]
+    # of fields that no object has, a question may speak
+    await require_fields(connection, [each for each in taken if each.field.lower() in _KINDS])
     return Asked(" ".join(words.split()), (*where, *taken), asked.scope)
 
 
@@ -106,9 +118,76 @@ async def _is_met(connection: asyncpg.Connection, probe: Condition) -> bool:
     return bool(await find_contents(connection, [probe], most=1))
 
 
+async def require_kinds(
+    connection: asyncpg.Connection,
+    names: Sequence[str],
+    columns: Sequence[str],
+    *,
+    any_case: bool = False,
+) -> None:
+    """Raise InvalidArgs for a kind or plugin that no host has now or in its history.
+
+    `columns` are those that may have the name: kind, plugin or both; in `any_case`, as conditions
+    are met.
+    """
+    called = " or ".join(columns)
+    for name in filter(None, map(storable, names)):
+        is_it = " OR ".join(f"{column} = $1" for column in columns)
+        if any_case:
+            is_it = " OR ".join(f"lower({column}) = lower($1)" for column in columns)
+        # in turn: histories are long, and few names are of the past only
+        for table in _WITH_KINDS:
+            if await connection.fetchval(_EXISTS.format(table, is_it), name):
+                break
+        else:
+            rows = await connection.fetch(_NAMES.format(", ".join(columns)))
+            raise InvalidArgs(f"no host has a {called} {name}{_advise(name, rows)}")
+
+
+def _advise(name: str, rows: Sequence[asyncpg.Record]) -> str:
+    """Return which of the names, one in each row, are close; else the first of them."""
+    names = [row[0] for row in rows]
+    if near := get_close_matches(name.lower(), names, 3, _CLOSE):
+        return f": did you mean {' or '.join(near)}?"
+    return f"; there are {name_lists.join_first(names, _MOST_NAMED)}" if names else ""
+
+
+async def require_name(
+    connection: asyncpg.Connection, name: str, conditions: Sequence[Condition] = ()
+) -> None:
+    """Raise InvalidArgs if no object of any host has a name and is of a kind.
+
+    Of the conditions, only those on plugin and kind count.
+    """
+    kinds = [each for each in conditions if each.field.lower() in _KINDS]
+    contents = await find_contents(connection, kinds, name=name)
+    digests = [each.digest for each in contents if is_named(each, name)]
+    sql = "SELECT EXISTS (SELECT FROM opdbus.object WHERE content = ANY($1))"
+    if await connection.fetchval(sql, digests):
+        return
+    called = " ".join([*(str(each.value) for each in kinds), name])
+    words = [name.lower(), *name.lower().split()]
+    rows = await connection.fetch(
+        "SELECT DISTINCT word FROM (SELECT name AS word FROM opdbus.content"
+        " UNION SELECT kind FROM opdbus.content) AS known WHERE abs(length(word) - $1) < 12",
+        len(name),
+    )
+    known = sorted(row["word"] for row in rows)
+    near = [one for word in words for one in get_close_matches(word, known, 2, _CLOSE)]
+    advice = f": did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+    raise InvalidArgs(f"no host has an object {called}{advice}")
+
+
+def is_named(content: Content, name: str) -> bool:
+    """Return whether a content found by a name has it, also a name with *."""
+    return "*" not in name or fnmatchcase(content.identity.name.lower(), name.lower())
+
+
 async def require_fields(connection: asyncpg.Connection, conditions: Sequence[Condition]) -> None:
-    """Raise InvalidArgs for a condition on a field that no object of any host has."""
+    """Raise InvalidArgs for a condition on a field, kind or plugin that no host has."""
     for each in conditions:
+        if each.field.lower() in _KINDS and each.operator == "=" and each.text:
+            await require_kinds(connection, [each.text], [each.field.lower()], any_case=True)
         if each.field.lower() not in fields.IDENTITY and not await _fitting(connection, each.field):
             raise InvalidArgs(
                 f"no object of the fleet has a field {each.field}; values that change by"

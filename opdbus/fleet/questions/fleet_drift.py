@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
+from opdbus.fleet.questions.fleet_conditions import require_kinds
 from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
 from opdbus.fleet.questions.where_found import ValueOn
 from opdbus.state.object import ObjectId
@@ -66,6 +67,8 @@ async def find_drift(
     if severity not in SEVERITIES:
         raise InvalidArgs(f"{severity!r} is no severity: give one of {', '.join(SEVERITIES)}")
     hosts = await find_hosts(connection, scope or Scope())
+    await require_kinds(connection, [plugin], ["plugin"])
+    await require_kinds(connection, [kind], ["kind"])
     rows = await connection.fetch(
         "SELECT host, plugin, kind, name, class, severity, since, fields FROM opdbus.drift"
         " WHERE host = ANY($1) AND severity = ANY($2) AND ($3 = '' OR plugin = $3)"

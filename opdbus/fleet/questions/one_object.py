@@ -6,15 +6,16 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.fleet.questions.fleet_conditions import (
     Content,
     find_contents,
+    is_named,
     read_contents,
     require_fields,
+    require_name,
 )
 from opdbus.fleet.questions.fleet_past import HostObject, Past, rewind
 from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts, storable
@@ -178,13 +179,19 @@ async def _resolve(connection: asyncpg.Connection, name: str, *, is_past: bool) 
 async def which_hosts(
     connection: asyncpg.Connection, tests: Sequence[str], scope: Scope | None = None
 ) -> WhichHosts:
-    """Return the hosts that meet all conditions, each on some object of theirs."""
+    """Return the hosts that meet all conditions, each on some object of theirs.
+
+    Raises InvalidArgs for `not NAME` if no host of the fleet has such an object: a name that is
+    mistyped is on no host either.
+    """
     if not any(test.strip() for test in tests):
         raise InvalidArgs("give a condition such as 'unit nginx.service where active_state=active'")
     hosts = await find_hosts(connection, scope or Scope())
     left, results = {part.host for part in hosts.described}, list[TestResult]()
     for text in tests:
         test = await parse_test(connection, text)
+        if test.name and (test.is_negative or " " in test.name):
+            await require_name(connection, test.name, test.where)
         having = await _having(connection, test, hosts)
         met = {part.host for part in hosts.described} - having if test.is_negative else having
         results.append(TestResult(text, hosts.split(met)))
@@ -222,11 +229,7 @@ async def parse_test(connection: asyncpg.Connection, text: str) -> HostTest:
 
 async def _having(connection: asyncpg.Connection, test: HostTest, hosts: Hosts) -> set[int]:
     contents = await find_contents(connection, test.where, name=test.name)
-    digests = [
-        each.digest
-        for each in contents
-        if "*" not in test.name or fnmatchcase(each.identity.name.lower(), test.name.lower())
-    ]
+    digests = [each.digest for each in contents if is_named(each, test.name)]
     rows = await connection.fetch(
         "SELECT DISTINCT host FROM opdbus.object WHERE content = ANY($1) AND host = ANY($2)",
         digests,
