@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clients
 SHOWN = {
     "?q=session+of+backup": "0 login1/session and 7 alike",
     "/host/web5": "What most others have and it lacks",
-    "/changes?since=all": "redis was upgraded",
+    "/changes?since=all": "redis upgraded",
     "/drift": "enabled declared yes, observed no",
     "/odd?tag=web": "not there: nginx.service",
     "/missing?of=web4": "nginx.service",
@@ -75,7 +75,7 @@ def test_the_script_comes_with_the_view(steps: dict[str, list[Any]]) -> None:
     (overview,) = steps["overview"]
     assert overview["script"]
     assert overview["current"] == "page"
-    for text in ("6 hosts", "1 silent", "db1", "observer docker failed", "redis was upgraded"):
+    for text in ("6 hosts", "1 silent", "db1", "observer docker failed", "redis upgraded"):
         assert text in overview["text"]
 
 

@@ -87,7 +87,7 @@ def test_tools_are_few_and_read_only(known: KnownFleet, mode: str) -> None:
         ("fleet_show", {"object": "packages/package/openssh"}, "hosts differ in version"),
         ("fleet_hosts", {}, "db1 (db): seen 2 d"),
         ("fleet_hosts", {"host": "web3"}, "observer docker failed: no answer"),
-        ("fleet_changes", {}, "redis was upgraded"),
+        ("fleet_changes", {}, "redis upgraded"),
         ("fleet_changes", {"about": "redis upgraded"}, "on 4 of 6 hosts"),
         ("fleet_drift", {"severity": "error"}, "cron.service on 2 of 6 hosts: web1, web2"),
         ("fleet_compare", {"first": "web1", "second": "web4"}, "nginx.service: only on web1"),

@@ -83,20 +83,19 @@ def change_group_row(group: ChangeGroup) -> Row:
     last, first = format_time(group.last), format_time(group.first)
     times = f", {group.count:,} times" if group.count > len(group.where.on) else ""
     since = f"{times} since {first}" if first != last else times
-    by = f" by {', '.join(group.by[:_MOST_NAMED])}" if group.by else ""
-    causes = [*group.causes[:_MOST_NAMED]]
-    cause = f" ({causes[0]})" if len(causes) == 1 else ""
+    # the words of a single row have who made it
+    by = f" by {', '.join(group.by[:_MOST_NAMED])}" if group.by and group.count > 1 else ""
     return make_row(
-        f"{last} {group.sentence}{cause}{by} {group.where}{since}",
+        f"{last} {group.words}{by} {group.where}{since}",
         object="/".join(group.object_id),
-        change=group.sentence,
+        change=group.words,
         where=str(group.where),
         first=first,
         last=last,
         count=group.count,
         what=group.what,
         by=[*group.by[:_MOST_NAMED]],
-        causes=causes,
+        causes=[*group.causes[:_MOST_NAMED]],
     )
 
 

@@ -62,10 +62,10 @@ function hitRow({ found }) {
 }
 
 function changeRow(each) {
-  const at = each.sentence.indexOf(each.object_id.name), name = nameLink(each.object_id);
-  const words = at < 0 ? [name, ": ", each.sentence] : [each.sentence.slice(0, at), name, each.sentence.slice(at + each.object_id.name.length)];
+  const at = each.words.indexOf(each.object_id.name), name = nameLink(each.object_id);
+  const words = at < 0 ? [name, ": ", each.words] : [each.words.slice(0, at), name, each.words.slice(at + each.object_id.name.length)];
   return el("li", { class: "change" }, time(each.last / 1000), el("div", { class: `key ${each.what}${each.severity ? ` ${each.severity}` : ""}` }, words,
-    each.causes.length === 1 && ` (${each.causes[0]})`, each.by.length ? ` by ${first(each.by, 3)}` : null, each.count > each.where.on.length && `, ${each.count} times`, each.last - each.first >= 1e6 && [" since ", time(each.first / 1000)], " ", whereNode(each.where)));
+    each.count > 1 && each.by.length ? ` by ${first(each.by, 3)}` : null, each.count > each.where.on.length && `, ${each.count} times`, each.last - each.first >= 1e6 && [" since ", time(each.first / 1000)], " ", whereNode(each.where)));
 }
 
 const changeList = ({ changes, asked }) => (changes.length ? el("ol", { class: "changes" }, (asked.words ? changes : [...changes].reverse()).map(changeRow)) : empty("No change matches."));
