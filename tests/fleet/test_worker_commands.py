@@ -65,7 +65,11 @@ def test_commands_of_workers(database: FleetDatabase, tmp_path: Path) -> None:
     assert code == 0
     assert "epoch 1, since " in out
     assert "3 rows, 1 to 3; the first rows that came" in out
-    assert out.endswith("nothing wrong was found\n")
+    assert "nothing wrong was found: rows follow each other; values" in out
+    # a checkpoint is made of the last row of a batch
+    assert "no checkpoint" not in out
+    database.fetch("DELETE FROM opdbus.checkpoint")
+    assert "no checkpoint vouches for its rows yet" in run("verify", host)[1]
     database.run(lambda each: each.execute("UPDATE opdbus.change SET name = 'x' WHERE seq = 2"))
     code, out, _ = run("verify", host)
     assert (code, "WRONG: epoch 1, row 2 of 1970-01-01 00:00:02Z, app/service/x: " in out) == (

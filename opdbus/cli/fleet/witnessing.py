@@ -68,7 +68,8 @@ def _plain(value: Any) -> Any:
 
 def _lines(report: HostReport) -> Iterator[str]:
     seen = f", last seen {_time(report.seen_at)}" if report.seen_at else ""
-    yield f"{report.host}: {report.machine or 'it never came'}{seen}"
+    unknown = "its machine is not known" if report.seen_at else "it never came"
+    yield f"{report.host}: {report.machine or unknown}{seen}"
     for epoch in report.epochs:
         yield from _epoch_lines(epoch)
     for number, seq, at, object_id, text in report.findings:
@@ -78,7 +79,7 @@ def _lines(report: HostReport) -> Iterator[str]:
     if (more := report.finding_count - len(report.findings)) > 0:
         yield f"WRONG: {more:,} more"
     if not report.finding_count:
-        yield "nothing wrong was found"
+        yield "nothing wrong was found: rows follow each other; values and words are not covered"
 
 
 def _epoch_lines(epoch: Epoch) -> Iterator[str]:
@@ -93,6 +94,9 @@ def _epoch_lines(epoch: Epoch) -> Iterator[str]:
             f"  {epoch.checkpoints:,} checkpoints; the last that agrees vouches for the rows up to"
             f" {epoch.vouched:,}, since {_time(epoch.vouched_at)}"
         )
+    if epoch.rows and epoch.vouched < epoch.last:
+        which = f"the rows after {epoch.vouched:,}" if epoch.vouched else "its rows"
+        yield f"  no checkpoint vouches for {which} yet"
 
 
 def _time(at: datetime) -> str:
