@@ -10,8 +10,8 @@ from pathlib import Path
 from harness.assistants import HOSTILE
 from harness.fleet_workers import work
 from harness.fleets import FleetDatabase, facts, fleet_database
+from harness.simulated_hosts import SimulatedObject, drifted, shared_objects
 from opdbus import config
-from opdbus.bench.simulated_hosts import Thing, drifted, shared_things
 from opdbus.fleet import administration
 from opdbus.fleet.embedded_server import SUPERUSER
 from opdbus.fleet.uplink import ChangeRow, StateRow
@@ -67,19 +67,21 @@ def known_fleet(folder: Path) -> Iterator[KnownFleet]:
         yield KnownFleet(database, url, file)
 
 
-def _things(host: str) -> list[Thing]:
-    things = {each.object_id: each for each in shared_things(THINGS)}
+def _things(host: str) -> list[SimulatedObject]:
+    things = {each.object_id: each for each in shared_objects(THINGS)}
     if host == "web5":
         things[OTHER] = drifted(things[OTHER])
     if host == "web4":
         del things[LACKING]
     if host == "web1":
-        things[EVIL] = Thing(EVIL, {"active_state": "active", "description": HOSTILE})
+        things[EVIL] = SimulatedObject(EVIL, {"active_state": "active", "description": HOSTILE})
     if host == "db1":
-        things[ONLY_DB] = Thing(ONLY_DB, {"version": "18.1", "summary": "stores tables"})
+        things[ONLY_DB] = SimulatedObject(ONLY_DB, {"version": "18.1", "summary": "stores tables"})
         for number in range(SESSIONS):
             one = ObjectId("login1", "session", str(number))
-            things[one] = Thing(one, {"user": "backup", "state": "active", "remote": False})
+            things[one] = SimulatedObject(
+                one, {"user": "backup", "state": "active", "remote": False}
+            )
     return [*things.values()]
 
 

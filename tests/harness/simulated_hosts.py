@@ -1,8 +1,8 @@
-"""Simulated hosts for tests and benchmarks of a fleet: what is shared, what is a host's own, drift.
+"""Simulated hosts for tests and benchmarks of a fleet: shared objects, own ones, drift.
 
-Objects of the shared part come from a generator, or from the file of a live daemon's
-State1.Export. A host has most of them unchanged, objects of its own (addresses, disks, sessions),
-and a few that drifted: another version, a failed unit, a unit that is missing.
+Objects of the shared part come from a generator, or from a live daemon's State1.Export. A host has
+most of them unchanged, objects of its own (addresses, disks, sessions), and a few that drifted:
+another version, a failed unit, a unit that is missing.
 """
 
 import json
@@ -38,14 +38,17 @@ _PLUGINS: Final = {
 }  # fmt: skip
 
 
-class Thing(NamedTuple):
-    """An object of a host: who it is, and its observed fields."""
+class SimulatedObject(NamedTuple):
+    """An object of a host: its identity and its observed fields; `state` as it was exported."""
 
     object_id: ObjectId
     fields: Mapping[str, Json]
+    state: str = ""
 
     def body(self) -> str:
         """Return the canonical JSON of the state, as State1.Export has it."""
+        if self.state:
+            return self.state
         item = StateObject(Identity("live:simulated", *self.object_id), self.fields)
         return canonical(
             {
@@ -58,31 +61,37 @@ class Thing(NamedTuple):
         )
 
 
-def shared_things(count: int) -> list[Thing]:
+def shared_objects(count: int) -> list[SimulatedObject]:
     """Return `count` objects that every host of the fleet has, always the same ones."""
-    found: list[Thing] = []
+    found: list[SimulatedObject] = []
     for kind, share in _MIX:
         names = _names(kind)
         wanted = max(1, count * share // 1000) if kind != _MIX[0][0] else 0
-        found += [_thing(kind, next(names), place) for place in range(wanted)]
+        found += [_made_object(kind, next(names), place) for place in range(wanted)]
     names = _names(_MIX[0][0])
-    packages = [_thing("package", next(names), n) for n in range(count - len(found))]
+    packages = [_made_object("package", next(names), n) for n in range(count - len(found))]
     return [*packages, *found]
 
 
-def exported_things(lines: Iterable[str]) -> list[Thing]:
-    """Return the observed objects in the lines of a file of State1.Export."""
-    bodies = (json.loads(line.rstrip("\n").partition("\t")[2]) for line in lines)
+def read_exported(bodies: Iterable[str]) -> list[SimulatedObject]:
+    """Return the objects in the states of State1.Export; they keep these states."""
+    found = ((json.loads(body), body) for body in bodies)
     return [
-        Thing(ObjectId(body["plugin"], body["kind"], body["name"]), body["observed"])
-        for body in bodies
-        if isinstance(body, dict) and body["observed"]
+        SimulatedObject(
+            ObjectId(state["plugin"], state["kind"], state["name"]), state["observed"] or {}, body
+        )
+        for state, body in found
     ]
 
 
-def host_things(
-    shared: list[Thing], number: int, *, own: float = 0.15, drift: float = 0.004, seed: int = 0
-) -> Iterator[Thing]:
+def host_objects(
+    shared: list[SimulatedObject],
+    number: int,
+    *,
+    own: float = 0.15,
+    drift: float = 0.004,
+    seed: int = 0,
+) -> Iterator[SimulatedObject]:
     """Yield as many objects as `shared` has, of the host with this number.
 
     `own` is the share of objects that only this host has, `drift` that of other ones which differ
@@ -90,17 +99,17 @@ def host_things(
     """
     chance = random.Random(f"{seed}/{number}")  # noqa: S311 -- the same host each time
     kept = len(shared) - round(own * len(shared))
-    for thing in shared[: kept // 2] + shared[len(shared) - (kept - kept // 2) :]:
+    for each in shared[: kept // 2] + shared[len(shared) - (kept - kept // 2) :]:
         if chance.random() >= drift:
-            yield thing
+            yield each
         elif chance.random() < 0.75:
-            yield drifted(thing)
+            yield drifted(each)
     yield from (_own(number, place, chance) for place in range(len(shared) - kept))
 
 
-def drifted(thing: Thing) -> Thing:
+def drifted(shared: SimulatedObject) -> SimulatedObject:
     """Return an object as few hosts have it: an older version, a failed unit, another value."""
-    fields = dict(thing.fields)
+    fields = dict(shared.fields)
     if "version" in fields:
         fields["version"] = "0.9-1"
     elif "active_state" in fields:
@@ -108,7 +117,7 @@ def drifted(thing: Thing) -> Thing:
     else:
         key = max(fields)
         fields[key] = "drifted"
-    return thing._replace(fields=fields)
+    return SimulatedObject(shared.object_id, fields)
 
 
 def _names(kind: str) -> Iterator[str]:
@@ -122,7 +131,7 @@ def _names(kind: str) -> Iterator[str]:
         }.get(kind, name)
 
 
-def _thing(kind: str, name: str, place: int) -> Thing:
+def _made_object(kind: str, name: str, place: int) -> SimulatedObject:
     says = f"{name.partition('.')[0]} {_ROLES[place % len(_ROLES)]}"
     fields: dict[str, Any]
     if kind == "package":
@@ -144,10 +153,10 @@ def _thing(kind: str, name: str, place: int) -> Thing:
         fields = {"address": "0.0.0.0", "port": 1000 + place, "process": name}  # noqa: S104
     else:
         fields = {"value": place, "loaded": True}
-    return Thing(ObjectId(_PLUGINS[kind], kind, name), fields)
+    return SimulatedObject(ObjectId(_PLUGINS[kind], kind, name), fields)
 
 
-def _own(number: int, place: int, chance: random.Random) -> Thing:
+def _own(number: int, place: int, chance: random.Random) -> SimulatedObject:
     kind = ("address", "mount", "interface", "session", "file", "unit")[place % 6]
     octets = f"10.{number // 256}.{number % 256}.{place % 250 + 1}"
     fields: dict[str, Any]
@@ -167,4 +176,4 @@ def _own(number: int, place: int, chance: random.Random) -> Thing:
     else:
         name = f"job-{number}-{place}.service"
         fields = {"description": f"job {place} of host {number}", "active_state": "active"}
-    return Thing(ObjectId(_PLUGINS[kind], kind, name), fields)
+    return SimulatedObject(ObjectId(_PLUGINS[kind], kind, name), fields)
