@@ -466,39 +466,47 @@ async def run(
         names = [each.name for each in hosts]
         asker = Asker(url, password, address, vectors.numerics, names, given.questions)
         report["questions at rest"] = await asker.ask()
-        waits: list[float] = []
-        tasks = [
-            asyncio.ensure_future(work)
-            for work in (
-                make_changes(hosts, given.rate, vectors),
-                *(
-                    send_changes(host, link, vectors, waits)
-                    for host, link in zip(hosts, links, strict=True)
-                ),
-            )
-        ]
-        await asyncio.sleep(given.warm_up)
-        waits.clear()
-        began, before = time.perf_counter(), processor_seconds(server.pid)
-        asked = asyncio.ensure_future(asker.ask())
-        await asyncio.wait({*tasks, asked}, timeout=given.seconds)
-        seconds, spent = time.perf_counter() - began, processor_seconds(server.pid) - before
-        found = percentiles(waits, 50, 99, 100)
-        report["under changes"] = {
-            "changes/s wanted": given.rate,
-            "changes/s stored": round(len(waits) / seconds, 1),
-            "change to commit": {name: round(found[cut], 1) for name, cut in NAMES.items()},
-            "server, processors": round(spent / seconds, 2),
-            "questions": await asked,
-        }
+        report["under changes"] = await measure_changes(given, hosts, links, vectors, asker, server)
         report["memory of the server, MiB"] = memory_mib(server.pid)
-        for task in tasks:
-            task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Exception):
-                raise result
     report["stored after the changes"] = await store_size(url, password)
     return report
+
+
+async def measure_changes(
+    given: argparse.Namespace,
+    hosts: Sequence[Host],
+    links: Sequence[Uplink],
+    vectors: Vectors,
+    asker: Asker,
+    server: EmbeddedServer,
+) -> dict[str, Any]:
+    """Let hosts change while questions are asked; return what was stored, and how quickly."""
+    waits: list[float] = []
+    senders = [
+        send_changes(host, link, vectors, waits) for host, link in zip(hosts, links, strict=True)
+    ]
+    works = (make_changes(hosts, given.rate, vectors), *senders)
+    tasks = [asyncio.ensure_future(work) for work in works]
+    await asyncio.sleep(given.warm_up)
+    waits.clear()
+    began, before = time.perf_counter(), processor_seconds(server.pid)
+    asked = asyncio.ensure_future(asker.ask())
+    await asyncio.wait({*tasks, asked}, timeout=given.seconds)
+    seconds, spent = time.perf_counter() - began, processor_seconds(server.pid) - before
+    found = percentiles(waits, 50, 99, 100)
+    figures = {
+        "changes/s wanted": given.rate,
+        "changes/s stored": round(len(waits) / seconds, 1),
+        "change to commit": {name: round(found[cut], 1) for name, cut in NAMES.items()},
+        "server, processors": round(spent / seconds, 2),
+        "questions": await asked,
+    }
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
+    return figures
 
 
 def processor_seconds(root: int) -> float:
