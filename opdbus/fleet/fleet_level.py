@@ -32,7 +32,7 @@ class FleetLevel(NamedTuple):
     serving_level: str
 
 
-class Progress(NamedTuple):
+class LevelProgress(NamedTuple):
     """Progress to the wanted level: texts with a vector, and all texts."""
 
     serving: str
@@ -53,7 +53,7 @@ async def read_level(connection: asyncpg.Connection) -> FleetLevel:
     )
 
 
-async def read_progress(connection: asyncpg.Connection) -> Progress:
+async def read_progress(connection: asyncpg.Connection) -> LevelProgress:
     """Return how far the workers are."""
     level = await read_level(connection)
     (row,) = await connection.fetch(
@@ -61,7 +61,7 @@ async def read_progress(connection: asyncpg.Connection) -> Progress:
         " WHERE numerics = $1) AS done, (SELECT count(*) FROM opdbus.text) AS total",
         level.wanted,
     )
-    return Progress(level.serving_level, level.wanted_level, row["done"], row["total"])
+    return LevelProgress(level.serving_level, level.wanted_level, row["done"], row["total"])
 
 
 def settings_of(config: Config, level: str) -> Config:

@@ -1,4 +1,4 @@
-"""The hosts of the fleet: how old each one's part is, and what is wrong with it."""
+"""The hosts of the fleet: the age of each one's part, and its faults."""
 
 from __future__ import annotations
 

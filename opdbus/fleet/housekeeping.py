@@ -1,4 +1,4 @@
-"""Removes from the fleet's database what no host has any more, and what is older than kept.
+"""Housekeeping of the fleet's database: removes rows that no host needs and rows of old history.
 
 It walks over the tables in small steps, so that a worker does one whenever it has nothing to do.
 """

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
 from pathlib import Path
@@ -49,6 +49,11 @@ def without_password(url: str) -> str:
     user, has_user, place = parts.netloc.rpartition("@")
     query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] == "host"], safe="/")
     return urlunsplit(parts._replace(netloc=user.partition(":")[0] + has_user + place, query=query))
+
+
+def format_vector(vector: Sequence[float]) -> str:
+    """Return a vector as text that pgvector reads."""
+    return "[" + ",".join(f"{value:.6g}" for value in vector) + "]"
 
 
 @contextmanager

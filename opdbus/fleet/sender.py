@@ -268,7 +268,7 @@ class Sender:
                     raise _Interrupted
 
     async def _send(self, session: "_Session") -> None:
-        """Send what is due now."""
+        """Send everything that is due now."""
         news = self._news
         now = time.monotonic()
         if news.needs_comparison or now >= self._compared_at + self._pace.comparison:

@@ -171,12 +171,12 @@ class Uplink:
                 await self._connection.fetchval(
                     "SELECT opdbus.offer_vectors($1, $2)",
                     list(texts),
-                    [_vector_text(vector) for vector in texts.values()],
+                    [postgres.format_vector(vector) for vector in texts.values()],
                 )
             )
 
     async def stored_digests(self) -> dict[tuple[str, str, str], StoredState]:
-        """Return what is stored of each object of this host, by plugin, kind and name."""
+        """Return digest and source of each stored object of this host, by plugin, kind, name."""
         with postgres.translate_errors(self._url):
             rows = await self._connection.fetch("SELECT * FROM opdbus.own_digests()")
         return {
@@ -199,7 +199,3 @@ class Uplink:
     async def _execute(self, sql: str, *arguments: object) -> None:
         with postgres.translate_errors(self._url):
             await self._connection.execute(sql, *arguments)
-
-
-def _vector_text(vector: Sequence[float]) -> str:
-    return "[" + ",".join(f"{value:.6g}" for value in vector) + "]"

@@ -2,12 +2,21 @@
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from opdbus.errors import ConfigError
 from opdbus.platform.regular_files import open_regular
 
 _MOST_BYTES = 1 << 16
+
+
+def find_credential(path: Path | None, name: str, environ: Mapping[str, str]) -> Path | None:
+    """Return a file, else that of systemd's credential of this name, if the unit has it."""
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if not path and folder and Path(folder, name).exists():
+        return Path(folder, name)
+    return path
 
 
 def read_token(path: Path, least: int = 1) -> str:

@@ -13,7 +13,7 @@ import click
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import AccessDenied, ConfigError
 from opdbus.platform import pip
-from opdbus.platform.token_files import read_token
+from opdbus.platform.token_files import find_credential, read_token
 
 if TYPE_CHECKING:
     import asyncpg
@@ -77,10 +77,8 @@ def find_database(context: click.Context) -> Access:
 
 def read_password(file: Path | None) -> str | None:
     """Return the password of a file or else of systemd's credential, or None."""
-    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
-    if not file and credentials and Path(credentials, _CREDENTIAL).exists():
-        file = Path(credentials, _CREDENTIAL)
-    return read_token(file) if file else None
+    found = find_credential(file, _CREDENTIAL, os.environ)
+    return read_token(found) if found else None
 
 
 def run_with_database(

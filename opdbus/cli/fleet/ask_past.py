@@ -1,4 +1,4 @@
-"""Commands about what happened on all hosts, and what is not as declared: changes and drift."""
+"""Commands about changes and drift on all hosts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from opdbus.cli.root import COUNT, as_json, load_settings
 from opdbus.cli.root import kind as kind_option
 from opdbus.cli.root import plugin as plugin_option
 from opdbus.cli.show_history import parse_time
+from opdbus.config import SEVERITIES
 from opdbus.errors import InvalidArgs
 from opdbus.wording.change_words import format_stamp
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from opdbus.fleet.questions.fleet_changes import ChangeGroup, ChangesAnswer
 
 _MOST: Final = 50
-_SEVERITIES: Final = ("info", "notice", "warning", "error")
 _STAMP: Final = 15
 
 
@@ -122,7 +122,7 @@ def _describe_change(each: ChangeGroup) -> str:
 
 @fleet.command()
 @click.option(
-    "--severity", type=click.Choice(_SEVERITIES), default="info", help="Only what is so bad. [info]"
+    "--severity", type=click.Choice(SEVERITIES), default="info", help="Only what is so bad. [info]"
 )
 @plugin_option
 @kind_option

@@ -279,15 +279,11 @@ async def _list(
 ) -> tuple[list[HostOverview], str]:
     """Return hosts and the next cursor; without a cursor all hosts, and none."""
     from opdbus.fleet import host_overview
-    from opdbus.fleet.questions.fleet_scope import hosts_changed_since
+    from opdbus.fleet.questions.fleet_scope import list_changed_hosts
 
     if cursor is None:
         return await host_overview.list_hosts(connection), ""
-    # the names first: what changes meanwhile comes with the next cursor
-    changed = await hosts_changed_since(connection, cursor)
-    names = {*changed.hosts}
-    found = await host_overview.list_hosts(connection)
-    return [host for host in found if host.name in names], changed.cursor
+    return await list_changed_hosts(connection, cursor)
 
 
 def _print_hosts(found: Sequence[HostOverview]) -> None:

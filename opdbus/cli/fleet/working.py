@@ -69,9 +69,9 @@ def level(context: click.Context, wanted: str, json_: bool) -> None:
     LEVEL's model is.
     """
     require_library()
-    from opdbus.fleet.fleet_level import Progress, change_level, read_progress
+    from opdbus.fleet.fleet_level import LevelProgress, change_level, read_progress
 
-    async def ask(connection: asyncpg.Connection) -> Progress:
+    async def ask(connection: asyncpg.Connection) -> LevelProgress:
         if wanted:
             await change_level(connection, _settings(context, wanted))
         return await read_progress(connection)

@@ -16,7 +16,7 @@ from opdbus.cli.fleet import read_password
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError, OpDbusError
 from opdbus.platform import pip
-from opdbus.platform.token_files import read_token
+from opdbus.platform.token_files import find_credential, read_token
 
 if TYPE_CHECKING:
     from opdbus.config import Config
@@ -112,10 +112,8 @@ def _known(name: str) -> str:
 
 def _read_token(path: Path | None, credential: str) -> str:
     """Return the token of a file or else of systemd's credential, or none; raises ConfigError."""
-    folder = os.environ.get("CREDENTIALS_DIRECTORY")
-    if not path and folder and Path(folder, credential).exists():
-        path = Path(folder, credential)
-    return read_token(path, _LEAST_TOKEN) if path else ""
+    found = find_credential(path, credential, os.environ)
+    return read_token(found, _LEAST_TOKEN) if found else ""
 
 
 def _listen(given: str) -> Listener:

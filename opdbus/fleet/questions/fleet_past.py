@@ -1,4 +1,4 @@
-"""States at a past time: what hosts have now, with the changes since then undone."""
+"""States at a past time: the present states of hosts, with later changes undone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sides(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What was at `at`, in microseconds since 1970, as far as it differs from what is stored now.
+    """States at a time, `at`, in microseconds since 1970, that differ from those stored now.
 
     `states` has the objects that changed since then, None for those that were not there. `reaching`
     are the hosts whose history goes back so far. `unknown` objects have changes without values.
@@ -64,7 +64,7 @@ async def rewind(
     at: int,
     object_ids: Sequence[ObjectId] | None = None,
 ) -> Past:
-    """Return what was at a time; with `object_ids`, only of these objects."""
+    """Return the states at a time; with `object_ids`, only of these objects."""
     begins = await connection.fetch(
         "SELECT host.host, (SELECT min(change.at) FROM opdbus.change"
         " WHERE change.host = host.host AND change.epoch = host.epoch) AS at"

@@ -9,16 +9,16 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import InvalidArgs
-from opdbus.fleet.host_overview import SILENT_SECONDS
+from opdbus.fleet.host_overview import SILENT_SECONDS, HostOverview, list_hosts
 from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.platform import name_lists, timestamps
+from opdbus.state.database_text import replace_unfit
 
 if TYPE_CHECKING:
     import asyncpg
 
 # Hosts that a line names.
 _MOST_NAMED: Final = 5
-_NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
 _SNAPSHOT: Final = re.compile(r"\d{1,19}:\d{1,19}:(?:\d{1,19}(?:,\d{1,19}){0,1000})?")
 
 
@@ -31,7 +31,7 @@ class Scope:
 
     @property
     def is_all(self) -> bool:
-        """Whether every host of the fleet is meant."""
+        """True if every host of the fleet is meant."""
         return not self.hosts and not self.tags
 
 
@@ -86,7 +86,7 @@ class Hosts:
 
     @property
     def headline(self) -> str:
-        """How many hosts answer and how old their parts are: `44 hosts; newest 3 s, ...`."""
+        """The number of hosts and the ages of their parts: `44 hosts; newest 3 s, ...`."""
         dated = sorted((part.age, part.name) for part in self.parts if part.age is not None)
         count = f"{len(self.parts):,} host{'' if len(self.parts) == 1 else 's'}"
         if not dated:
@@ -98,7 +98,7 @@ class Hosts:
 
     @property
     def remarks(self) -> list[str]:
-        """What to know about the hosts: silent, partial, in conflict, with refused vectors."""
+        """Hosts that are silent, partial or in conflict, or whose vectors were refused."""
         groups = (
             ("silent", [part.name for part in self.parts if part.is_silent]),
             ("not sent whole yet", [part.name for part in self.parts if part.is_partial]),
@@ -120,7 +120,7 @@ class OnHosts(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Where it is, with the shorter list of names."""
+        """The hosts in words, with the shorter list of names."""
         count, total = len(self.on), len(self.on) + len(self.not_on)
         if not self.not_on:
             return (
@@ -145,9 +145,16 @@ class ChangedHosts(NamedTuple):
     cursor: str
 
 
+class ListedHosts(NamedTuple):
+    """Hosts as `list_hosts` returns them, and the cursor with which to ask for later changes."""
+
+    hosts: list[HostOverview]
+    cursor: str
+
+
 def storable(text: str) -> str:
     """Return a text, cut as questions are, without what PostgreSQL's texts cannot hold."""
-    return _NOT_STORABLE.sub("\N{REPLACEMENT CHARACTER}", text[:MAX_CHARACTERS])
+    return str(replace_unfit(text[:MAX_CHARACTERS]))
 
 
 def short_age(seconds: float) -> str:
@@ -235,3 +242,14 @@ async def hosts_changed_since(
             cursor if is_known else "",
         )
     return ChangedHosts(hosts.names(row["host"] for row in rows), now)
+
+
+async def list_changed_hosts(
+    connection: asyncpg.Connection, cursor: str = "", scope: Scope | None = None
+) -> ListedHosts:
+    """Return the overview of the hosts of `hosts_changed_since`, and the next cursor."""
+    # the names first: hosts that change meanwhile come with the next cursor
+    changed = await hosts_changed_since(connection, cursor, scope)
+    names = frozenset(changed.hosts)
+    found = await list_hosts(connection)
+    return ListedHosts([host for host in found if host.name in names], changed.cursor)

@@ -70,7 +70,7 @@ class SearchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What speaks for texts: ranks by words, and the nearest of all models."""
+    """Evidence for texts: ranks by words, and the nearest texts of all models."""
 
     words: WordRanks
     near: Mapping[bytes, tuple[int, NearText]]

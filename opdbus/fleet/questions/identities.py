@@ -1,4 +1,4 @@
-"""What differs between any two hosts: addresses, serial numbers, machine and boot ids, times. Pure.
+"""Identities, in which any two hosts differ: addresses, serial numbers, ids, times. Pure.
 
 Comparisons leave it out. opdbus.masked in the schema has the same rule for digests of states.
 """

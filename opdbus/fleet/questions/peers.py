@@ -1,4 +1,4 @@
-"""Hosts unlike their peers, and what a host lacks that most of its peers have.
+"""Hosts unlike their peers, and objects that a host lacks and most of its peers have.
 
 Both work on the digests of states without identities (`content.shape`): a state is compared with
 those of the same object on the other hosts of the group, and no body is read but those that the
@@ -114,7 +114,7 @@ class MissingObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MissingAnswer:
-    """What hosts lack that most others have: what nearly all have first."""
+    """Objects that hosts lack and most others have; those that nearly all have come first."""
 
     hosts: Hosts
     missing: tuple[MissingObject, ...]
@@ -185,7 +185,7 @@ async def _group(connection: asyncpg.Connection, scope: Scope | None) -> Hosts:
 def _find_oddities(
     census: Mapping[ObjectId, Sequence[Group]], ids: Sequence[int]
 ) -> dict[int, list[Oddity]]:
-    """Return what is odd at each host, without fields."""
+    """Return the oddities of each host, without fields."""
     total, every = len(ids), frozenset(ids)
     few = max(1, int(total * _FEW))
     found: dict[int, list[Oddity]] = defaultdict(list)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from opdbus.fleet import postgres
 from opdbus.fleet.questions.fleet_conditions import ON_HOSTS, TextFilter
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def rank_by_vector(
     if len(vector) != numerics.dimension:
         return []
     texts, hosts = only or TextFilter()
-    given = "[" + ",".join(f"{value:.6g}" for value in vector) + "]"
+    given = postgres.format_vector(vector)
     # the text of the type, since asyncpg knows no halfvec; numbers are ours
     table, bits = f"opdbus.vector_{numerics.number:d}", f"bit({numerics.dimension:d})"
     if texts is not None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from opdbus.errors import InvalidArgs
-from opdbus.fleet import host_overview
 from opdbus.fleet.questions import (
     fleet_changes,
     fleet_comparison,
@@ -89,11 +88,8 @@ async def fleet_hosts(
 async def _read_hosts(
     connection: "asyncpg.Connection", cursor: str, scope: fleet_scope.Scope
 ) -> dict[str, Any]:
-    changed = await fleet_scope.hosts_changed_since(connection, cursor, scope)
-    names = frozenset(changed.hosts)
-    hosts = await host_overview.list_hosts(connection)
-    shown = [each.as_dict() for each in hosts if each.name in names]
-    return {"hosts": shown, "cursor": changed.cursor}
+    found = await fleet_scope.list_changed_hosts(connection, cursor, scope)
+    return {"hosts": [each.as_dict() for each in found.hosts], "cursor": found.cursor}
 
 
 @router.get("/changes", response_model=models.CHANGES)

@@ -1,12 +1,11 @@
 """Tools about all hosts of a fleet: each is a question of `op-dbus fleet`."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from mcp.types import CallToolResult
 from pydantic import Field
 
 from opdbus.errors import InvalidArgs
-from opdbus.fleet import host_overview
 from opdbus.fleet.questions import (
     fleet_changes,
     fleet_comparison,
@@ -27,9 +26,6 @@ from opdbus.gateway.mcp.tool_answers import Result, make_page
 from opdbus.gateway.mcp.tool_arguments import read_offset
 from opdbus.platform import timestamps
 from opdbus.state import conditions
-
-if TYPE_CHECKING:
-    import asyncpg
 
 Host = Annotated[str, Field(description="only hosts of this name: web*")]
 Tag = Annotated[str, Field(description="only hosts with this tag")]
@@ -132,25 +128,17 @@ class FleetTools:
         """List hosts with ages, counts and faults; silent ones first."""
         offset = read_offset(cursor)
 
-        async def read(
-            connection: "asyncpg.Connection", _embed: object
-        ) -> tuple[fleet_scope.ChangedHosts, list[host_overview.HostOverview]]:
-            changed = await fleet_scope.hosts_changed_since(
+        def answer(found: fleet_scope.ListedHosts) -> CallToolResult:
+            rows = [fleet_rows.host_row(each) for each in found.hosts[offset : offset + limit]]
+            note = f'who changes from now on: `fleet_hosts` with changed_since "{found.cursor}"'
+            return make_page(rows, note, offset, limit, len(found.hosts))
+
+        return await self._fleet.ask(
+            lambda connection, _: fleet_scope.list_changed_hosts(
                 connection, changed_since, _scope(host, tag)
-            )
-            return changed, await host_overview.list_hosts(connection)
-
-        def answer(
-            found: tuple[fleet_scope.ChangedHosts, list[host_overview.HostOverview]],
-        ) -> CallToolResult:
-            changed, hosts = found
-            names = frozenset(changed.hosts)
-            shown = [each for each in hosts if each.name in names]
-            rows = [fleet_rows.host_row(each) for each in shown[offset : offset + limit]]
-            note = f'who changes from now on: `fleet_hosts` with changed_since "{changed.cursor}"'
-            return make_page(rows, note, offset, limit, len(shown))
-
-        return await self._fleet.ask(read, answer)
+            ),
+            answer,
+        )
 
     async def fleet_changes(
         self,

@@ -1,4 +1,4 @@
-"""What may be conditions in a question, such as `state:failed` and `size>5`. Pure."""
+"""Conditions that a question may have, such as `state:failed` and `size>5`. Pure."""
 
 import ipaddress
 import re
@@ -33,7 +33,7 @@ class AskedCondition(NamedTuple):
 
     @property
     def probe(self) -> Condition | None:
-        """What an object must meet for the words to be a condition; None if nothing is needed."""
+        """The condition that an object must meet for the words to be one; None if there is none."""
         name = self.condition.field
         if name.lower() in fields.IDENTITY:
             return None
