@@ -193,6 +193,26 @@ async def test_enabling_asks_for_exact_names(tmp_path: Path, system_bus: str) ->
             assert not fake.asked("ListUnitFiles")
 
 
+async def test_a_change_that_was_undone_is_read(tmp_path: Path, system_bus: str) -> None:
+    """The state of a unit that was read between two changes is read again after the second."""
+    async with pid1(system_bus, tmp_path) as fake:
+        lazy = fake.file("lazy.service", "disabled")
+        wants = fake.folder / "multi-user.target.wants"
+        wants.mkdir()
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until_shown("systemd/unit/lazy.service", enabled=False)
+            link = wants / "lazy.service"
+            link.symlink_to(lazy)
+            fake.files[str(lazy)] = "enabled"
+            # the unit is read for this, the folders are not
+            fake.tell_of("UnitRemoved", "lazy.service")
+            await host.until_shown("systemd/unit/lazy.service", enabled=True)
+            link.unlink()
+            fake.files[str(lazy)] = "disabled"
+            fake.tell("UnitFilesChanged")
+            await host.until_shown("systemd/unit/lazy.service", enabled=False)
+
+
 async def test_what_the_documents_say(tmp_path: Path, system_bus: str) -> None:
     """A unit tells which package its file is of, and what its manual page says of itself."""
     install_tidy(tmp_path, "/lib/systemd/system/three.service")

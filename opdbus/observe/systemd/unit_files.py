@@ -18,6 +18,8 @@ _NAME: Final = re.compile(rf"[A-Za-z0-9:_.\\@-]{{1,247}}\.({'|'.join(TYPES)})")
 # Folders of links and of drop-in files, named after a unit.
 _FOLDERS: Final = (".wants", ".requires", ".upholds", ".d")
 _GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
+# Units in it come and go with each `systemd-run`, and none is enabled or masked.
+_TRANSIENT: Final = "transient"
 # Far more than any host has; of one file, the beginning is enough.
 _MAX_FILES: Final = 20_000
 _MAX_BYTES: Final = 2 * unit_syntax.MAX_LINE
@@ -30,6 +32,16 @@ class _Stamp(NamedTuple):
     size: int
     target: str
     changed: int
+
+
+class FileChanges(NamedTuple):
+    """Units whose files changed, with the times of change in seconds since 1970.
+
+    `has_undone`: a folder changed and none of its files did, so that a change was undone.
+    """
+
+    times: dict[str, float]
+    has_undone: bool
 
 
 def is_unit(name: object) -> TypeGuard[str]:
@@ -45,24 +57,27 @@ class UnitFolders:
         self._folders = [name for name in folders if not _GENERATED.search(name)]
         self._stamps: Mapping[Path, _Stamp] = {}
 
-    async def take_changes(self) -> dict[str, float]:
-        """Return units whose files changed since the last call, with the times of change.
-
-        Times are in seconds since 1970.
-        """
+    async def take_changes(self) -> FileChanges:
+        """Return the changes since the last call."""
         before = self._stamps
         with suppress(LostSource):
             self._stamps = await in_thread(lambda: dict(islice(_stamps(self._folders), _MAX_FILES)))
-        found: dict[str, float] = {}
-        for path in before.keys() | self._stamps.keys():
+        times: dict[str, float] = {}
+        changed = {
+            path
+            for path in before.keys() | self._stamps.keys()
+            if before.get(path) != self._stamps.get(path)
+        }
+        own = {*map(Path, self._folders)}
+        folders = {path for path in changed if path in own or path.name.endswith(_FOLDERS)}
+        for path in changed - folders:
             stamps = [before.get(path), self._stamps.get(path)]
-            if stamps[0] != stamps[1]:
-                at = stamps[1].changed / 1e9 if stamps[1] else changed_at(str(path))
-                folder = path.parent.name
-                unit = folder.removesuffix(".d") if folder.endswith(".d") else path.name
-                names = [unit, *(Path(stamp.target).name for stamp in stamps if stamp)]
-                found |= {name: max(at, found.get(name, at)) for name in filter(is_unit, names)}
-        return found
+            at = stamps[1].changed / 1e9 if stamps[1] else changed_at(str(path))
+            folder = path.parent.name
+            unit = folder.removesuffix(".d") if folder.endswith(".d") else path.name
+            names = [unit, *(Path(stamp.target).name for stamp in stamps if stamp)]
+            times |= {name: max(at, times.get(name, at)) for name in filter(is_unit, names)}
+        return FileChanges(times, not folders <= {path.parent for path in changed})
 
     async def describe(self, names: Iterable[str]) -> Mapping[str, dict[str, Json]]:
         """Return the description and documentation of units from their files; empty on a hang."""
@@ -107,17 +122,23 @@ def describe_units(names: Iterable[str], folders: Sequence[str]) -> dict[str, di
 
 
 def _stamps(folders: Iterable[str]) -> Iterator[tuple[Path, _Stamp]]:
-    """Yield the stamps of all unit files, links and drop-ins."""
+    """Yield the stamps of all unit files, links, drop-ins, and of their folders."""
     for folder in dict.fromkeys(map(Path, folders)):
+        if folder.name != _TRANSIENT:
+            yield from _stamp(folder)
         for path in files_in(folder):
-            for file in files_in(path) if path.name.endswith(_FOLDERS) else [path]:
-                with suppress(OSError):
-                    status = file.lstat()
-                    target = str(file.readlink()) if S_ISLNK(status.st_mode) else ""
-                    yield (
-                        file,
-                        _Stamp(status.st_mtime_ns, status.st_size, target, status.st_ctime_ns),
-                    )
+            yield from _stamp(path)
+            if path.name.endswith(_FOLDERS):
+                for file in files_in(path):
+                    yield from _stamp(file)
+
+
+def _stamp(path: Path) -> Iterator[tuple[Path, _Stamp]]:
+    """Yield the stamp of a path; nothing if it is gone."""
+    with suppress(OSError):
+        status = path.lstat()
+        target = str(path.readlink()) if S_ISLNK(status.st_mode) else ""
+        yield path, _Stamp(status.st_mtime_ns, status.st_size, target, status.st_ctime_ns)
 
 
 def _links(folders: Sequence[str]) -> dict[str, list[str]]:

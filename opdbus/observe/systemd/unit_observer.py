@@ -548,14 +548,27 @@ class _Units:
         self._have_files_changed = False
         await self._causes.date_reload(self._pid1)
         changed = await self._folders.take_changes()
-        self._documents.outdate(changed)
-        files = await self._pid1.files_of(changed.keys())
+        names = set(changed.times)
+        if changed.has_undone:
+            # a state in between may have been read, of any unit
+            every = await self._pid1.files()
+            names |= {name for name in every if self._is_other_state(name, every[name].state)}
+            files = {name: every[name] for name in names & every.keys()}
+        else:
+            files = await self._pid1.files_of(names)
+        self._documents.outdate(names)
         self._states |= {name: file.state for name, file in files.items()}
         by_cause: dict[str, list[str]] = {}
-        for name, at in changed.items():
+        for name in names:
+            at = changed.times.get(name, _NEVER)
             by_cause.setdefault(self._causes.of_files(at), []).append(name)
-        for cause, names in by_cause.items():
-            await self._read_names(names, cause)
+        for cause, each in by_cause.items():
+            await self._read_names(each, cause)
+
+    def _is_other_state(self, name: str, state: str) -> bool:
+        """Return whether a unit's file was reported, in another state."""
+        last = self.reported.last(name).get("unit_file_state")
+        return last is not None and last != state
 
     def _put(self, name: str, fields: Fields, cause: str) -> None:
         if self.reported.put(name, fields, cause):
