@@ -82,6 +82,8 @@ def test_an_account_comes_before_its_group(served: Running) -> None:
     }
     for object_id in petra.values():
         ok(served, "publish", "t", stdin=json.dumps(object_id))
+    # between two of the commands, the object would get its vector
+    served.vectorized()
     for command in ("show", "history"):
         told = run(served, command, "petra")
         assert told.stdout == ok(served, command, "users/account/petra")
