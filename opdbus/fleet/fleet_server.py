@@ -31,10 +31,12 @@ _WORKER_END_SECONDS: Final = 20.0
 # A sender's batch takes a minute at most.
 _TRANSACTION_SECONDS: Final = 120.0
 _CHECK_SECONDS: Final = 30.0
+# materialized, since PostgreSQL may call the function before it looks at the conditions
 _END_LONG: Final = """
-SELECT usename FROM pg_stat_activity
-WHERE usename LIKE 'host-%' AND xact_start < now() - make_interval(secs => $1)
-  AND pg_terminate_backend(pid)
+WITH long AS MATERIALIZED (
+    SELECT pid, usename FROM pg_stat_activity
+    WHERE usename LIKE 'host-%' AND xact_start < now() - make_interval(secs => $1))
+SELECT usename FROM long WHERE pg_terminate_backend(pid)
 """
 _CERTIFICATES: Final = "tls"
 _ENDPOINT: Final = "endpoint.json"
@@ -115,7 +117,10 @@ def server_names(given: Sequence[str], listen: Sequence[str]) -> list[str]:
     """Return the names and addresses of the server's certificate; hosts use the first one."""
     addresses = [each.rpartition(":")[0].strip("[]") for each in listen]
     own = [each for each in addresses if each not in ("0.0.0.0", "::", "")]  # noqa: S104 -- no bind
-    host = [] if own and all(map(_is_loopback, own)) else [socket.getfqdn(), socket.gethostname()]
+    is_local = own and all(map(_is_loopback, own))
+    called = [] if is_local else [socket.getfqdn(), socket.gethostname()]
+    # a machine without a name of its own calls itself `localhost`, which leads hosts to themselves
+    host = [each for each in called if not each.startswith("localhost")]
     everywhere = [] if len(own) == len(addresses) else ["127.0.0.1", "::1"]
     return list(dict.fromkeys((*given, *host, *own, *everywhere, "localhost")))
 
