@@ -210,6 +210,7 @@ async def examine(
         verdicts.append(await asyncio.to_thread(_check_metrics))
         verdicts += await asyncio.to_thread(check_gateway, is_installed)
         verdicts.append(await asyncio.to_thread(check_fleet, is_installed))
+        verdicts += await asyncio.to_thread(check_fleet_server)
         is_read = False
         try:
             config, is_read = load(service.environ()), True
@@ -332,6 +333,18 @@ def check_fleet(is_installed: Callable[[str], bool]) -> Verdict:
     if said.startswith(_NOT_SENT):
         return Verdict("fleet", "warning", said, advice)
     return Verdict("fleet", "ok", f"on; {said}" if said else "on")
+
+
+def check_fleet_server() -> list[Verdict]:
+    """Check that the fleet's server serves, on the machine where it is switched on."""
+    service = unit.find_unit(unit.FLEET_SERVER)
+    if not service or not (service.is_running or service.has_failed):
+        return []
+    said = service.shown["StatusText"].removeprefix(unit.FAILED)
+    if service.is_running:
+        return [Verdict("fleet server", "ok", f"on; {said}" if said else "on; it is starting")]
+    advice = f"`journalctl --unit {unit.FLEET_SERVER}` says more"
+    return [Verdict("fleet server", "wrong", said or f"{unit.FLEET_SERVER} failed", advice)]
 
 
 def _check_privacy() -> list[Verdict]:

@@ -50,7 +50,10 @@ async def add_host(
                 f" IN ROLE {', '.join(['opdbus_host', *groups])}"
             )
         except (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError):
-            raise InvalidArgs(f"the fleet has the host {name} already") from None
+            raise InvalidArgs(
+                f"the fleet has the host {name} already: `op-dbus fleet add --renew` writes new"
+                " credentials for it"
+            ) from None
     return password
 
 

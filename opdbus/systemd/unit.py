@@ -23,6 +23,7 @@ ALERTS: Final = "op-dbus-notify.service"
 METRICS: Final = "op-dbus-metrics"
 # The service that sends to the fleet, which is off at first.
 SENDER: Final = "op-dbus-fleet.service"
+FLEET_SERVER: Final = "op-dbus-fleet-server.service"
 # Services of the HTTP gateway by their sockets, which are off at first.
 GATEWAYS: Final = {
     "op-dbus-gateway.socket": "op-dbus-gateway.service",

