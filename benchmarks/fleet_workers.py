@@ -33,7 +33,7 @@ from opdbus.fleet.uplink import StateRow
 from opdbus.fleet.vector_store import Model
 
 # of all processors, and without a measurement of others first
-_PRECISION = "fp32"
+PRECISION = "fp32"
 _DONE = "SELECT count(*) FROM opdbus.vector"
 
 
@@ -79,18 +79,18 @@ def main() -> None:
 
 def _fill(database: FleetDatabase, options: argparse.Namespace) -> None:
     host = database.add("web1")
-    settings = config.load(os.environ, {"vector_level": options.level, "precision": _PRECISION})
+    settings = config.load(os.environ, {"vector_level": options.level, "precision": PRECISION})
     database.run(lambda connection: fleet_level.change_level(connection, settings))
 
     async def send() -> None:
         async with database.uplink(host) as uplink:
             await uplink.begin(facts(host, numerics=""), None)
-            await uplink.send([], _objects(options.texts), 0)
+            await uplink.send([], objects(options.texts), 0)
 
     asyncio.run(send())
 
 
-def _objects(count: int) -> list[StateRow]:
+def objects(count: int) -> list[StateRow]:
     """Return objects with texts of the length that those of a host have."""
     words = "web mail cache queue proxy backup metrics storage login search".split()
     return [
@@ -118,7 +118,7 @@ def _measure(
             home = folder / str(number)
             home.mkdir(parents=True)
             given = ("worker", "--level", options.level, "--threads", "1")
-            process = start_command(database, home, *given, PRECISION=_PRECISION)
+            process = start_command(database, home, *given, PRECISION=PRECISION)
             workers.append(stack.enter_context(process))
             # all log lines of a run fit into the pipe
             for line in process.stderr or ():
@@ -158,7 +158,7 @@ async def _empty(connection: asyncpg.Connection) -> None:
 
 async def _compare(level: str) -> dict[str, float]:
     """Return the least cosine of the vectors of other precisions and runtimes with fp32's."""
-    texts = [row.body or "" for row in _objects(200)]
+    texts = [row.body or "" for row in objects(200)]
     texts += [" ".join(texts[:number]) for number in range(2, 12)]
     vectors = {}
     for provider, precision in (

@@ -169,7 +169,7 @@ async def test_kills_and_a_bad_network(
         assert await host.fetch("SELECT conflict, vector_fault, epoch FROM opdbus.host") == [
             (None, None, 1)
         ]
-        for table in ("staged_change", "staged_object", "offered_vector", "embedding_task"):
+        for table in ("staged_change", "staged_object", "offered_vector"):
             assert await host.fetch(f"TABLE opdbus.{table}") == [], table
         assert await asyncio.to_thread(computed, database, settings)
         assert all(proxy.faults[name] for name in FAULTS), proxy.faults

@@ -5,6 +5,7 @@ Ranks are merged, not scores, so that hosts with different models have an equal 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from opdbus.fleet.questions.fleet_scope import Hosts, Scope, find_hosts
 from opdbus.fleet.questions.vector_ranks import Embed, NearText, Numerics
 from opdbus.fleet.questions.where_found import Family, FoundObject, locate
 from opdbus.fleet.questions.word_ranks import Corrected, WordRanks
-from opdbus.platform import name_lists
+from opdbus.platform import name_lists, tasks
 from opdbus.state.conditions import Condition
 from opdbus.state.object import ObjectId
 
@@ -178,10 +179,15 @@ async def _weigh(
     embed: Embed | None,
     texts: TextFilter,
 ) -> _Evidence:
-    terms = await word_ranks.weigh_terms(connection, words)
-    by_words = await word_ranks.rank_by_words(connection, terms, texts)
     numerics = await vector_ranks.numerics_in_use(connection)
-    vectors = await embed(words, numerics) if embed and numerics else {}
+    # the database looks for the words meanwhile
+    embedding = asyncio.create_task(_embed(words, numerics, embed))
+    try:
+        terms = await word_ranks.weigh_terms(connection, words)
+        by_words = await word_ranks.rank_by_words(connection, terms, texts)
+        vectors = await embedding
+    finally:
+        await tasks.cancel([embedding])
     near: dict[bytes, tuple[int, NearText]] = {}
     for each in numerics:
         if each.name in vectors:
@@ -195,6 +201,12 @@ async def _weigh(
         tuple(each.level for each in numerics if each.name in vectors),
         _describe_lack(numerics, vectors),
     )
+
+
+async def _embed(
+    words: str, numerics: Sequence[Numerics], embed: Embed | None
+) -> Mapping[str, Sequence[float]]:
+    return await embed(words, numerics) if embed and numerics else {}
 
 
 def _describe_lack(

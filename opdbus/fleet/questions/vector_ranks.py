@@ -94,17 +94,21 @@ async def rank_by_vector(
             " SET LOCAL hnsw.iterative_scan = strict_order;"
             f" SET LOCAL hnsw.max_scan_tuples = {_MOST_SCANNED}"
         )
+        # digests are as good as random, so that the first ones are a sample
         rows = await connection.fetch(
-            f"SELECT digest, {cosine} AS cosine FROM ({first}) AS near"  # noqa: S608
+            f"WITH sample AS MATERIALIZED (SELECT {cosine} AS c FROM {table}"  # noqa: S608
+            f" ORDER BY numerics, digest LIMIT {_SAMPLE}),"
+            " usual AS MATERIALIZED (SELECT avg(c) AS mean, stddev_pop(c) AS spread FROM sample)"
+            f" SELECT digest, {cosine} AS cosine, mean, spread FROM ({first}) AS near, usual"
             f" ORDER BY cosine DESC, digest LIMIT {POOL}",
             given,
             list(texts) if texts is not None else list(hosts) if hosts is not None else None,
         )
-        # digests are as good as random, so that the first ones are a sample
-        ((mean, spread),) = await connection.fetch(
-            f"SELECT coalesce(avg(c), 0), coalesce(stddev_pop(c), 0) FROM (SELECT {cosine} AS c"  # noqa: S608
-            f" FROM {table} ORDER BY numerics, digest LIMIT {_SAMPLE}) AS sample",
-            given,
+    return [
+        NearText(
+            row["digest"],
+            row["cosine"],
+            (row["cosine"] - row["mean"]) / max(row["spread"], _LEAST_SPREAD),
         )
-    least = max(spread, _LEAST_SPREAD)
-    return [NearText(row["digest"], row["cosine"], (row["cosine"] - mean) / least) for row in rows]
+        for row in rows
+    ]

@@ -90,11 +90,9 @@ async def _count(
     Frequencies of common words come from the database's statistics.
     """
     total = await connection.fetchval(
-        "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'opdbus.text'::regclass"
+        "SELECT greatest(reltuples::bigint, (SELECT count(*) FROM (SELECT FROM opdbus.text"
+        " LIMIT 1000) AS few)) FROM pg_class WHERE oid = 'opdbus.text'::regclass"
     )
-    total = max(total, await connection.fetchval(
-        "SELECT count(*) FROM (SELECT FROM opdbus.text LIMIT 1000) AS few"
-    ))  # fmt: skip
     rows = await connection.fetch(
         """
         WITH common AS MATERIALIZED (
