@@ -94,7 +94,9 @@ def change_level(
     database: FleetDatabase, home: Path, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Change the level, killing a worker now and then, and return the report."""
-    wanted = config.load({"HOME": str(home)}, {"vector_level": options.level})
+    environ = {"HOME": str(home), "OP_DBUS_STATE_DIR": str(home / "state")}
+    given = {"vector_level": options.level, "precision": PRECISION}
+    wanted = config.load(environ, given)
     database.run(lambda connection: fleet_level.change_level(connection, wanted))
     began = time.monotonic()
     killed, served = 0, Counter[str]()
