@@ -16,6 +16,9 @@ from opdbus.fleet import postgres
 
 # A sender has one session; others are those that it left.
 _MOST_SESSIONS: Final = 8
+# Of a day, in MiB. A state may have 4 MiB.
+_LEAST_MIB: Final = 16
+_MOST_MIB: Final = 1 << 30
 ROLE_PREFIX: Final = "host-"
 READER: Final = "opdbus_reader"
 WORKER: Final = "opdbus_worker"
@@ -133,6 +136,23 @@ async def tag_host(
         tags = sorted({*known, *map(require_tag, more)} - {*fewer})
         await connection.execute("UPDATE opdbus.host SET tags = $2 WHERE name = $1", name, tags)
     return tags
+
+
+async def limit_host(connection: asyncpg.Connection, name: str, mib: int | None) -> int:
+    """Let a host send so many MiB a day, None as many as the fleet's hosts; return what it may.
+
+    Raises InvalidArgs.
+    """
+    await _role_of_host(connection, name)
+    if mib is not None and not _LEAST_MIB <= mib <= _MOST_MIB:
+        raise InvalidArgs(f"{mib} MiB a day: give {_LEAST_MIB} to {_MOST_MIB:,}, or `default`")
+    found = await connection.fetchval(
+        "UPDATE opdbus.host SET daily_bytes = $2, refused_at = NULL WHERE name = $1"
+        " RETURNING coalesce(daily_bytes, (SELECT fleet.daily_bytes FROM opdbus.fleet))",
+        name,
+        None if mib is None else mib << 20,
+    )
+    return int(found) >> 20
 
 
 def require_tag(tag: str) -> str:

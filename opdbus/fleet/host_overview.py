@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 # is there.
 SILENT_SECONDS: Final = 600.0
 _SQL: Final = """
-SELECT host.*, coalesce(objects.count, 0) AS objects, coalesce(drifted.count, 0) AS drifted,
-  (SELECT max(first_seq) FROM opdbus.epoch WHERE epoch.host = host.host AND reason = 'gap'
+SELECT *, (SELECT max(first_seq) FROM opdbus.epoch WHERE epoch.host = host.host AND reason = 'gap'
    AND began_at > now() - interval '7 days') AS after_gap
-FROM opdbus.host
-LEFT JOIN (SELECT host, count(*) FROM opdbus.object GROUP BY host) AS objects USING (host)
-LEFT JOIN (SELECT host, count(*) FROM opdbus.drift GROUP BY host) AS drifted USING (host)
-ORDER BY name
+FROM opdbus.host ORDER BY name
 """
 
 
@@ -54,6 +50,8 @@ class HostOverview:
     vector_fault_at: float | None
     # the first row after rows of history that never came, of the last week
     after_gap: int | None
+    # since when it has sent as much in a day as it may
+    refused_at: float | None
     same_machine: Sequence[str]
     is_silent: bool
 
@@ -67,6 +65,7 @@ class HostOverview:
             f"has the machine id of {', '.join(self.same_machine)}": self.same_machine,
             f"sends still {self.backlog:,} rows of history": self.backlog,
             f"rows of its history before row {self.after_gap} never came": self.after_gap,
+            "has sent as much today as it may: `op-dbus fleet limit` raises it": self.refused_at,
         }
         return [text for text, is_so in said.items() if is_so] + [
             f"observer {name} failed: {reason}" for name, _, reason in failed
@@ -112,6 +111,7 @@ def _overview(row: asyncpg.Record, same: Sequence[str], now: float) -> HostOverv
         vector_fault=row["vector_fault"] or "",
         vector_fault_at=_seconds(row["vector_fault_at"]),
         after_gap=row["after_gap"],
+        refused_at=_seconds(row["refused_at"]),
         same_machine=tuple(each for each in same if each != row["name"]),
         is_silent=seen is None or now - seen > SILENT_SECONDS,
     )

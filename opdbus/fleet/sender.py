@@ -12,7 +12,7 @@ import structlog
 
 from opdbus.bus import paths
 from opdbus.client import Client, following
-from opdbus.errors import AccessDenied, BusError, ConfigError, OpDbusError
+from opdbus.errors import AccessDenied, BusError, ConfigError, LimitsExceeded, OpDbusError
 from opdbus.fleet import host_reader
 from opdbus.fleet.host_reader import BATCH_ROWS, Model
 from opdbus.fleet.uplink import ChangeRow, StateRow, Uplink
@@ -220,7 +220,7 @@ class Sender:
             await self._session()
         except _Interrupted:
             return self._pace.gather
-        except (AccessDenied, ConfigError) as error:
+        except (AccessDenied, ConfigError, LimitsExceeded) as error:
             return self._note_fault(error, self._pace.refused)
         except OpDbusError as error:
             longest = self._pace.longest_retry

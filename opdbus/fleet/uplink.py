@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from opdbus.errors import AccessDenied
+from opdbus.errors import AccessDenied, LimitsExceeded
 from opdbus.fleet import postgres
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ class Uplink:
     ) -> list[StateRow]:
         """Store changes and objects in one transaction; return objects whose vectors are wanted.
 
-        `remaining` is the number of rows of history that follow later.
+        `remaining` is the number of rows of history that follow later. Raises LimitsExceeded, with
+        nothing stored, if the host has sent as much today as it may.
         """
         with postgres.translate_errors(self._url):
             async with self._connection.transaction():
@@ -136,6 +137,11 @@ class Uplink:
                     self.epoch,
                     remaining,
                 )
+        if places is None:
+            raise LimitsExceeded(
+                "this host has sent as much today as the fleet takes of one host: it goes on"
+                " tomorrow (UTC), or after `op-dbus fleet limit` on the server"
+            )
         return [objects[place] for place in places]
 
     async def _stage(self, changes: Sequence[ChangeRow], objects: Sequence[StateRow]) -> None:

@@ -12,8 +12,8 @@ import asyncpg
 import pytest
 from harness.fleets import DIMENSION, facts, history, state_row, text_digest
 
-from opdbus.errors import AccessDenied, OpDbusError
-from opdbus.fleet import postgres
+from opdbus.errors import AccessDenied, LimitsExceeded, OpDbusError
+from opdbus.fleet import administration, postgres
 from opdbus.fleet.host_overview import list_hosts
 from opdbus.fleet.uplink import StateRow
 from opdbus.history.hash_chain import row_hash
@@ -324,3 +324,51 @@ def test_rows_that_do_not_follow_the_stored_one_are_named(database: FleetDatabas
     ]
     ((conflict,),) = database.fetch("SELECT conflict FROM opdbus.host")
     assert conflict == "row 6 of history does not follow the row that was stored before"
+
+
+def test_a_host_sends_no_more_in_a_day_than_it_may(database: FleetDatabase) -> None:
+    """Refuse what is too much of one host, keep what is stored, and say so in the list of hosts."""
+    host, other = database.add("web1"), database.add("web2")
+    large = [state_row(f"n{n}", text="x" * 4_000_000) for n in range(5)]
+    rows = history(3)
+    assert database.run(lambda each: administration.limit_host(each, host, 16)) == 16
+    send(database, host, changes=rows[:1], objects=large[:3])
+    with pytest.raises(LimitsExceeded, match="as much today"):
+        send(database, host, changes=rows, objects=large[3:])
+    count = "SELECT objects FROM opdbus.host ORDER BY name"
+    assert database.fetch(count) == [(3,), (0,)]
+    assert database.fetch("SELECT max(seq) FROM opdbus.change") == [(1,)]
+    found = {each.name: each.findings() for each in database.run(list_hosts)}
+    assert any("as much today" in each for each in found[host])
+    send(database, other, objects=large)
+    # small batches pass as before, and so does everything on the next day
+    send(database, host, changes=rows[:2])
+    database.run(lambda each: each.execute("UPDATE opdbus.host SET sent_on = sent_on - 1"))
+    send(database, host, changes=rows, objects=large[3:])
+    assert database.fetch(count) == [(5,), (5,)]
+    assert not [each for one in database.run(list_hosts) for each in one.findings()]
+    assert database.run(lambda each: administration.limit_host(each, host, None)) == 1024
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        (("INSERT INTO opdbus.staged_object (host, place, plugin, kind, name)"
+         " SELECT opdbus.own_host(), n, 'a', 'b', 'c' FROM generate_series(0, 5000) AS n"),
+         "violates check constraint"),
+        (("INSERT INTO opdbus.staged_change SELECT opdbus.own_host(), n, '[]', '', '{}'"
+         " FROM generate_series(1, 5000) AS n"), "row-level security"),
+        ("SELECT opdbus.put_drift(to_jsonb(ARRAY[repeat('x', 34000000)]))", "at most 32 MiB"),
+    ],
+)  # fmt: skip
+def test_staged_rows_are_limited(database: FleetDatabase, sql: str, reason: str) -> None:
+    """Refuse more staged rows, or drift, than any batch has."""
+    host = database.add("web1")
+
+    async def run() -> None:
+        own = database.url(host), database.passwords[host]
+        async with postgres.connected(*own) as connection:
+            await connection.execute(sql)
+
+    with pytest.raises(OpDbusError, match=reason):
+        asyncio.run(run())

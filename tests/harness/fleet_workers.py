@@ -21,6 +21,9 @@ from opdbus.fleet.worker import Worker
 
 from .fleets import FleetDatabase, facts, state_row, text_digest
 
+# Objects of a batch.
+_AT_ONCE = 2000
+
 
 def states(count: int, mark: str = "shared") -> list[StateRow]:
     """Return objects with different texts."""
@@ -68,7 +71,9 @@ def sync(
             given = facts(host, numerics=model.engine.numerics)
             given = replace(given, level=model.engine.level, dimension=model.engine.dimension)
             await uplink.begin(given, None)
-            lacking = await uplink.send([], rows, 0)
+            lacking = []
+            for start in range(0, len(rows), _AT_ONCE):
+                lacking += await uplink.send([], rows[start : start + _AT_ONCE], 0)
             offered = rows if all_ else lacking
             vectors = await model.compute([_text(row) for row in offered])
             if falsify:

@@ -202,6 +202,23 @@ def tag(context: click.Context, host: str, changes: tuple[str, ...]) -> None:
     click.echo(f"{host}: {', '.join(tags) or 'no tags'}")
 
 
+@fleet.command()
+@click.argument("host")
+@click.argument("mib")
+@click.pass_context
+def limit(context: click.Context, host: str, mib: str) -> None:
+    """Let a host send MIB a day, states and history together; `default` is the fleet's limit."""
+    from opdbus.fleet import administration
+
+    if mib != "default" and not mib.isdecimal():
+        raise InvalidArgs(f"{mib!r} is no number of MiB, and not `default`")
+    wanted = None if mib == "default" else int(mib)
+    found = run_with_database(
+        context, lambda connection: administration.limit_host(connection, host, wanted)
+    )
+    click.echo(f"{host}: at most {found:,} MiB a day")
+
+
 @fleet.command("add-reader")
 @click.argument("name")
 @click.pass_context
