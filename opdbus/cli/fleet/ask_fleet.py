@@ -112,6 +112,8 @@ def print_plain(answer: Any) -> None:
 def _print_hits(answer: SearchAnswer, offset: int) -> None:
     print_head(answer.hosts, *answer.notes)
     print_remarks([f"{asked} was looked for as {meant}" for asked, meant in answer.corrected])
+    if answer.verdict:
+        output.print_labelled("", 0, answer.verdict)
     for hit in answer.hits:
         alike = hit.found.alike - 1
         name = "/".join(hit.found.object_id) + (f" and {alike:,} alike" if alike else "")

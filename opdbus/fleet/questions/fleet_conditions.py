@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from opdbus.errors import InvalidArgs
 from opdbus.fleet.questions.fleet_scope import Scope, storable
@@ -31,6 +31,8 @@ _AT_THE_END: Final = "?!.,;)"
 _LONGEST_TERM: Final = 100
 _AT_A_TIME: Final = 2000
 # Observed values take precedence over declared ones, as on one host.
+# The keys of all fields with their words.
+FieldNames: TypeAlias = Sequence[tuple[str, Sequence[str]]]
 _CONTENT: Final = (
     "SELECT digest, source, plugin, kind, name, coalesce(observed, declared) AS fields, text"
     " FROM opdbus.content"
@@ -197,15 +199,23 @@ async def require_fields(connection: asyncpg.Connection, conditions: Sequence[Co
 
 
 async def _fitting(connection: asyncpg.Connection, name: str) -> list[str]:
+    return _fit(await read_field_names(connection), name)
+
+
+async def read_field_names(connection: asyncpg.Connection) -> FieldNames:
+    """Return the keys of all fields, each with its words."""
+    rows = await connection.fetch("SELECT name FROM opdbus.field")
+    return [(row["name"], fields.split(row["name"])) for row in rows]
+
+
+def _fit(known: FieldNames, name: str) -> list[str]:
     """Return the keys in lower case of which a field with this name has one.
 
     A field's path ends in the words of its name, or is in a list with that name: then a key ends in
     the last word. A key without words is passed over by `fields.fit`.
     """
-    rows = await connection.fetch("SELECT name FROM opdbus.field")
     last = fields.split(name)[-1:]
-    keys = ((row["name"], fields.split(row["name"])) for row in rows)
-    return [key.lower() for key, words in keys if not words or words[-1:] == last]
+    return [key.lower() for key, words in known if not words or words[-1:] == last]
 
 
 async def find_contents(
@@ -214,15 +224,21 @@ async def find_contents(
     ids: Sequence[int] | None = None,
     most: int = 0,
     name: str = "",
+    known: FieldNames | None = None,
 ) -> list[Content]:
     """Return the contents that meet all conditions, of all hosts or of a few (`ids`).
 
     `name` is that of the objects, without `.service` or with *, then of those that may match.
-    Some may be on no host, or on others than these: `objects_of` tells.
+    Some may be on no host, or on others than these: `objects_of` tells. `known` are the names of
+    all fields, if they were read before.
     """
     clauses, values = ["TRUE"], list[object]()
+    if known is None and any(each.field.lower() not in fields.IDENTITY for each in conditions):
+        known = await read_field_names(connection)
     for each in conditions:
-        for clause, value in await _narrow(connection, each):
+        if (narrow := _narrow(known or (), each)) is None:
+            return []
+        for clause, value in narrow:
             values.append(value)
             clauses.append(clause.replace("$", f"${len(values)}"))
     if "*" in name:
@@ -274,12 +290,16 @@ async def read_contents(
     return found
 
 
-async def _narrow(connection: asyncpg.Connection, asked: Condition) -> Sequence[tuple[str, object]]:
-    """Return clauses with a value each, of which every content that meets a condition meets all."""
+def _narrow(known: FieldNames, asked: Condition) -> Sequence[tuple[str, object]] | None:
+    """Return clauses with a value each, of which every content that meets a condition meets all.
+
+    None if no content meets it, since none has such a field.
+    """
     column = asked.field.lower()
     if column in fields.IDENTITY:
         return [(f"{column} ILIKE $", pattern(asked.part))] if asked.part else []
-    keys = await _fitting(connection, asked.field)
+    if not (keys := _fit(known, asked.field)):
+        return None
     values = [asked.text] if asked.text else []
     if asked.operator == "=" and asked.value in BOOLEANS:
         values = [word for word, is_on in BOOLEANS.items() if is_on is BOOLEANS[asked.value]]

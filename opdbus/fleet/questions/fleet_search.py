@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opdbus.fleet.questions import identities, vector_ranks, word_ranks
+from opdbus.fleet.questions import identities, state_answers, vector_ranks, word_ranks
 from opdbus.fleet.questions.fleet_conditions import (
     FEW_HOSTS,
     Asked,
@@ -67,6 +67,8 @@ class SearchAnswer:
     compared: tuple[str, ...] = ()
     # what the answer lacks, in sentences
     notes: tuple[str, ...] = ()
+    # of a question such as `is cron masked`: the hosts that say yes, and those that say no
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,9 @@ async def search(
 ) -> SearchAnswer:
     """Answer a question over the hosts of a scope; `embed` computes its vectors.
 
-    Without words, all objects that meet the conditions are hits, those of most hosts first. Raises
-    InvalidArgs for an unknown host, tag or field.
+    Without words, and for a question of state (see `state_answers`), all objects that meet the
+    conditions are hits, those of most hosts first. Raises InvalidArgs for an unknown host, tag or
+    field.
     """
     asked = await read_question(connection, question, where, scope)
     hosts = await find_hosts(connection, asked.scope)
@@ -110,6 +113,10 @@ async def search(
         only = {each.digest: each for each in contents}
     if not asked.words:
         return await _all_that_meet(connection, asked, hosts, only or {}, (limit, offset))
+    if state := await state_answers.find_states(connection, asked.words, hosts):
+        met = {k: v for k, v in state.contents.items() if only is None or k in only}
+        answer = await _all_that_meet(connection, asked, hosts, met, (limit, offset))
+        return replace(answer, verdict=state.verdict)
     texts = await _filter_texts(connection, hosts, only)
     evidence = await _weigh(connection, asked.words, embed, texts)
     ranked = _merge(evidence)

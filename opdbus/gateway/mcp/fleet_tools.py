@@ -71,7 +71,7 @@ class FleetTools:
                 clean(f"{asked} was looked for as {meant}") for asked, meant in found.corrected
             ]
             none = "" if found.hits else "nothing fits on these hosts"
-            said = (*found.notes, mark(spelt) if spelt else "", none)
+            said = (*found.notes, found.verdict, mark(spelt) if spelt else "", none)
             note = fleet_rows.describe_hosts(found.hosts, *said)
             rows = [fleet_rows.object_row(hit.found) for hit in found.hits]
             return make_page(rows, note, offset, limit, found.total)

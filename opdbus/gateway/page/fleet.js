@@ -120,7 +120,7 @@ const parts = {
     if (q) {
       const limit = Number(at.query.get("n")) || 20, answer = await get("fleet/search", { q, ...scope(at), limit }, signal);
       say(`${count(answer.total, "object")} for ${q}`);
-      return [ask, head(answer.hosts), note(count(answer.total, "object")), answer.notes.map(note), answer.corrected.map(({ asked, meant }) => note(`${asked} was looked for as ${meant}`)),
+      return [ask, head(answer.hosts), note(count(answer.total, "object")), answer.notes.map(note), answer.verdict && note(answer.verdict), answer.corrected.map(({ asked, meant }) => note(`${asked} was looked for as ${meant}`)),
         answer.hits.length ? list(answer.hits, hitRow) : empty("Nothing fits on these hosts."), answer.total > answer.hits.length && el("p", null, el("a", { href: to("", { q, ...scope(at), n: 3 * limit }) }, "More"))];
     }
     // to find the odd ones takes a second for hundreds of hosts
