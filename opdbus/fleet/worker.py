@@ -32,6 +32,8 @@ _IDLE_SECONDS: Final = 1.0
 # Between two walks over all that might be looked at again, or removed.
 _AUDIT_SECONDS: Final = 600.0
 _HOUSEKEEPING_SECONDS: Final = 3600.0
+# Every so many rounds a step of these walks comes first, or a busy fleet would never have one.
+_WALK_ROUNDS: Final = 10
 _RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 # Transactions that PostgreSQL ended, since another one was in the way: they are done again.
 _IN_THE_WAY: Final = (
@@ -56,6 +58,7 @@ class Worker:
         self._housekeeping: Housekeeping
         # when each walk goes on, by time.monotonic
         self._rests = [0.0, 0.0]
+        self._rounds = 0
         self._ended = 0
         self._missing = ""
 
@@ -140,6 +143,9 @@ class Worker:
         fleet = await fleet_level.read_level(connection)
         if fleet.wanted != self._model.numerics:
             await self._follow(connection, fleet)
+        self._rounds += 1
+        if self._rounds % _WALK_ROUNDS == 0 and await self._walk(connection):
+            return True
         if await vector_audit.examine_offers(connection, self._model):
             return True
         if ended := await vector_store.embed_tasks(connection, self._model):
@@ -152,7 +158,7 @@ class Worker:
         return await self._walk(connection)
 
     async def _walk(self, connection: asyncpg.Connection) -> bool:
-        """Do a step of the walks that idle time is for; return False while they rest."""
+        """Do a step of a walk, the audit first; return False while they rest."""
         walks: list[tuple[Callable[[], Awaitable[bool]], float]] = [
             (partial(self._audit.step, connection, self._model), _AUDIT_SECONDS),
             (self._housekeeping.step, _HOUSEKEEPING_SECONDS),

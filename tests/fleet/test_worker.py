@@ -131,6 +131,49 @@ def test_a_false_vector_that_was_published_is_found(
     assert computed(database, static)
 
 
+def test_a_busy_worker_audits_and_tidies_up(database: FleetDatabase, static: Config) -> None:
+    """Give the audit, then housekeeping, every tenth round while the queue is never empty."""
+    liar, honest = database.add("liar"), database.add("honest")
+    work(database, static)
+    sync(database, static, liar, states(100))
+    work(database, static)
+    gone = states(1, "gone")
+    sync(database, static, honest, [*states(100), *gone])
+    sync(database, static, honest, [gone[0]._replace(body=None)])
+    looks = {
+        "audit": "SELECT vector_fault IS NOT NULL FROM opdbus.host WHERE name = 'liar'",
+        "housekeeping": "SELECT NOT EXISTS (SELECT FROM opdbus.content WHERE name = 'gone0')",
+    }
+    rounds: dict[str, int] = {}
+
+    async def run(connection: Any) -> None:
+        worker = Worker(static, database.server.url, database.server.password)
+        await worker._begin(connection)
+        await connection.execute(
+            "UPDATE opdbus.vector SET v = (SELECT v FROM opdbus.vector WHERE sent_by IS NULL"
+            " LIMIT 1) WHERE digest = (SELECT digest FROM opdbus.vector WHERE sent_by IS NOT NULL"
+            " LIMIT 1)"
+        )
+        for number in range(1, 61):
+            # a task without a text costs nothing
+            await connection.execute(
+                "INSERT INTO opdbus.embedding_task (numerics, digest)"
+                " SELECT wanted, sha256($1::text::bytea) FROM opdbus.fleet",
+                str(number),
+            )
+            assert await worker._round(connection)
+            for name, sql in looks.items():
+                if name not in rounds and await connection.fetchval(sql):
+                    rounds[name] = number
+        await worker._stack.aclose()
+
+    database.run(run)
+    assert rounds["audit"] == 10
+    assert rounds["audit"] < rounds["housekeeping"] <= 60
+    ((left,),) = database.fetch(TASKS)
+    assert left <= 1, "other work goes on between"
+
+
 def test_which_vectors_are_looked_at() -> None:
     """Look at no fewer than eight, and at all that another host has too."""
     vector = np.zeros(2, np.float32)
