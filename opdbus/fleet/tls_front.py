@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -22,6 +23,7 @@ import structlog
 from opdbus.errors import ConfigError
 from opdbus.fleet.administration import ROLE_PREFIX
 from opdbus.fleet.embedded_server import SUPERUSER
+from opdbus.fleet.pending_logins import PendingLogins
 from opdbus.platform import tasks
 
 log = structlog.get_logger()
@@ -44,12 +46,14 @@ _FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Limits:
     """Bounds: sessions at once, those of clients without a certificate, and logins at once.
 
-    Until its login, a connection lives at most `seconds`.
+    `logins_of_network` are those of one IPv4 address, or of one IPv6 network. Until its login, a
+    connection lives at most `seconds`.
     """
 
     sessions: int = 360
     without_certificate: int = 64
-    logins: int = 64
+    logins: int = 256
+    logins_of_network: int = 64
     seconds: float = 10.0
 
 
@@ -109,7 +113,7 @@ class TlsFront:
         self._context = context
         self._accepts = accepts
         self._limits = limits or Limits()
-        self._logins = asyncio.Semaphore(self._limits.logins)
+        self._logins = PendingLogins(self._limits.logins, self._limits.logins_of_network)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -123,28 +127,29 @@ class TlsFront:
     async def accept(self, listener: socket.socket) -> None:
         """Accept connections until cancelled; sessions go on afterwards.
 
-        While too many connections have not logged in, others wait in the listener's queue.
+        A connection for whose login there is no place is closed: its client tries again.
         """
         loop = asyncio.get_running_loop()
         listener.setblocking(False)  # noqa: FBT003 -- it takes no keywords
         while True:
-            await self._logins.acquire()
             try:
                 connection, address = await loop.sock_accept(listener)
             except OSError as error:
-                self._logins.release()
                 if error.errno in _FULL:
                     log.warning("cannot accept a connection", reason=error.strerror)
                     await asyncio.sleep(1)
                 continue
-            except BaseException:
-                self._logins.release()
-                raise
-            tasks.start(self._handle(connection, str(address[0])), self._tasks)
+            login = partial(self._handle, connection, str(address[0]))
+            if task := self._logins.start(str(address[0]), login):
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                # also of a task that is cancelled before it begins
+                task.add_done_callback(partial(_close_socket, connection))
+            else:
+                connection.close()
 
     async def _handle(self, connection: socket.socket, address: str) -> None:
         client: _Client | None = None
-        is_login = True
         try:
             _set_keepalive(connection)
             async with asyncio.timeout(self._limits.seconds):
@@ -154,8 +159,7 @@ class TlsFront:
                     return
                 self._check(client, startup.role)
                 reader, writer = await self._connect()
-            self._logins.release()
-            is_login = False
+            self._logins.end(asyncio.current_task())
             writer.write(startup.packet)
             await self._run_session(client, reader, writer)
         except Refusal as refusal:
@@ -167,12 +171,8 @@ class TlsFront:
         except (OSError, TimeoutError, EOFError) as error:
             log.debug("connection ended", address=address, reason=str(error))
         finally:
-            if is_login:
-                self._logins.release()
             if client:
                 await _close(client.writer)
-            else:
-                connection.close()
 
     async def _begin_tls(self, connection: socket.socket, address: str) -> _Client | None:
         """Return the client once its connection is encrypted; None if it was answered."""
@@ -393,6 +393,10 @@ async def _send_last(writer: asyncio.StreamWriter, packet: bytes) -> None:
         async with asyncio.timeout(_CLOSE_SECONDS):
             writer.write(packet)
             await writer.drain()
+
+
+def _close_socket(connection: socket.socket, _task: asyncio.Task[None]) -> None:
+    connection.close()
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

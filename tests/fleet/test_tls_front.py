@@ -23,6 +23,7 @@ from opdbus.errors import AccessDenied, DatabaseUnreachable
 from opdbus.fleet import postgres, tls_front
 from opdbus.fleet.certificates import Authority
 from opdbus.fleet.embedded_server import SUPERUSER
+from opdbus.fleet.pending_logins import PendingLogins
 from opdbus.fleet.tls_front import Limits, TlsFront, tls_context
 from opdbus.fleet.uplink import Uplink
 
@@ -406,7 +407,7 @@ def test_places_are_bounded(tmp_path: Path) -> None:
     async def run() -> None:
         authority = Authority(tmp_path / "tls")
         context = tls_context(authority.certificate_file, *authority.server_files(["localhost"]))
-        limits = Limits(sessions=3, without_certificate=2, logins=2, seconds=1.0)
+        limits = Limits(sessions=3, without_certificate=2, logins_of_network=2, seconds=PATIENCE)
         server_socket = tmp_path / "s"
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -430,8 +431,11 @@ def test_places_are_bounded(tmp_path: Path) -> None:
             is_empty = asyncio.Event()
             front.on_change = lambda: None if front.sessions else is_empty.set()
             accepting = asyncio.create_task(front.accept(listener))
-            # two that send nothing take the places of logins, until their time is over
+            # two that send nothing take the places of logins, until they have had their time
             silent = [await asyncio.open_connection(*listener.getsockname()) for _ in range(2)]
+            closed, _ = await asyncio.open_connection(*listener.getsockname())
+            assert await closed.read() == b""
+            await asyncio.sleep(1.1)
             first, one = await enter()
             second, two = await enter()
             third, three = await enter()
@@ -441,12 +445,59 @@ def test_places_are_bounded(tmp_path: Path) -> None:
             for writer in (one, two, three, *(each for _, each in silent)):
                 writer.close()
             await is_empty.wait()
+            # many of another address keep nobody out, as long as they may stay
+            place = listener.getsockname()
+            elsewhere = ("127.0.0.2", 0)
+            silent = [
+                await asyncio.open_connection(*place, local_addr=elsewhere) for _ in range(50)
+            ]
             again, writer = await enter()
             assert again == b"R"
-            writer.close()
+            for each in (writer, *(each for _, each in silent)):
+                each.close()
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)
         backend.close()
         listener.close()
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_places_of_logins_are_shared() -> None:
+    """Make room by the oldest login of the same network, or of all, once it has had its time."""
+
+    async def run() -> None:
+        now = 0.0
+        logins = PendingLogins(4, 2, lambda: now)
+
+        async def login() -> None:
+            await asyncio.Event().wait()
+
+        def start(address: str) -> asyncio.Task[None] | None:
+            return logins.start(address, login)
+
+        first, second = start("2001:db8::1"), start("2001:db8::2")
+        assert first
+        assert second
+        assert not start("2001:db8::3"), "of the same network"
+        other, another = start("10.0.0.1"), start("10.0.0.2")
+        assert other
+        assert another
+        assert not start("10.0.0.3")
+        now = 2.0
+        assert start("2001:db8::3")
+        await asyncio.sleep(0)
+        assert [each.cancelling() for each in (first, second, other, another)] == [1, 0, 0, 0]
+        assert start("10.0.0.3")
+        assert second.cancelling() == 1
+        # who has logged in is out of the way, and is not cancelled
+        logins.end(other)
+        now = 4.0
+        assert start("10.0.0.4")
+        assert other.cancelling() == 0
+        every = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in every:
+            task.cancel()
+        await asyncio.gather(*every, return_exceptions=True)
+
+    asyncio.run(run())
