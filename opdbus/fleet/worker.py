@@ -34,6 +34,9 @@ _AUDIT_SECONDS: Final = 600.0
 _HOUSEKEEPING_SECONDS: Final = 3600.0
 # Every so many rounds a step of these walks comes first, or a busy fleet would never have one.
 _WALK_ROUNDS: Final = 10
+# The queue comes first so long after a lock was not to be had: a host may hold that on its own row,
+# which only looking at vectors of hosts needs.
+_LOCKED_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 # Transactions that PostgreSQL ended, since another one was in the way: they are done again.
 _IN_THE_WAY: Final = (
@@ -59,6 +62,7 @@ class Worker:
         # when each walk goes on, by time.monotonic
         self._rests = [0.0, 0.0]
         self._rounds = 0
+        self._queue_first_until = 0.0
         self._ended = 0
         self._missing = ""
 
@@ -128,6 +132,8 @@ class Worker:
                 is_done = not await self._round(connection)
             except _IN_THE_WAY as error:
                 log.debug("again", reason=str(error))
+                if isinstance(error, asyncpg.LockNotAvailableError):
+                    self._queue_first_until = time.monotonic() + _LOCKED_SECONDS
                 await asyncio.sleep(random.uniform(0.05, 0.5))  # noqa: S311 -- not a secret
                 continue
             if is_done:
@@ -143,19 +149,26 @@ class Worker:
         fleet = await fleet_level.read_level(connection)
         if fleet.wanted != self._model.numerics:
             await self._follow(connection, fleet)
+        if time.monotonic() < self._queue_first_until and await self._embed(connection):
+            return True
         self._rounds += 1
         if self._rounds % _WALK_ROUNDS == 0 and await self._walk(connection):
             return True
         if await vector_audit.examine_offers(connection, self._model):
             return True
-        if ended := await vector_store.embed_tasks(connection, self._model):
-            self._ended += ended
+        if await self._embed(connection):
             return True
         if await fleet_level.serve_wanted(connection):
             # the vectors of the level before may be removed now
             self._rests = [0.0, 0.0]
             return True
         return await self._walk(connection)
+
+    async def _embed(self, connection: asyncpg.Connection) -> bool:
+        """Compute a batch of the queue; return False if it is empty."""
+        ended = await vector_store.embed_tasks(connection, self._model)
+        self._ended += ended
+        return ended > 0
 
     async def _walk(self, connection: asyncpg.Connection) -> bool:
         """Do a step of a walk, the audit first; return False while they rest."""

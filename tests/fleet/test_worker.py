@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from harness.fleet_hosts import until
 from harness.fleet_workers import computed, states, sync, with_model, work
 from harness.fleets import facts
 
@@ -172,6 +173,41 @@ def test_a_busy_worker_audits_and_tidies_up(database: FleetDatabase, static: Con
     assert rounds["audit"] < rounds["housekeeping"] <= 60
     ((left,),) = database.fetch(TASKS)
     assert left <= 1, "other work goes on between"
+
+
+def test_a_host_that_holds_a_lock_stops_no_worker(database: FleetDatabase, static: Config) -> None:
+    """Compute the queue while a liar keeps its own row locked, and note the fault afterwards."""
+    liar, honest = database.add("liar"), database.add("honest")
+    work(database, static)
+    sync(database, static, liar, states(100), LIES["all"])
+    sync(database, static, honest, states(600, "own"), lambda _, vector: vector)
+    database.run(
+        lambda each: each.execute(
+            "DELETE FROM opdbus.offered_vector USING opdbus.host"
+            " WHERE offered_vector.host = host.host AND name = 'honest';"
+            "UPDATE opdbus.embedding_task SET not_before = now()"
+        )
+    )
+    worker = Worker(static, database.server.url, database.server.password)
+    stopped = asyncio.Event()
+
+    async def run(connection: Any) -> None:
+        await worker._begin(connection)
+        assert await connection.fetchval("SHOW lock_timeout") == "5s"
+        await connection.execute("SET lock_timeout = '50ms'")
+        async with postgres.connected(database.server.url, database.server.password) as holder:
+            async with holder.transaction():
+                await holder.execute("SELECT FROM opdbus.host WHERE name = 'liar' FOR UPDATE")
+                working = asyncio.create_task(worker._work(connection, stopped, once=True))
+                await until(lambda: holder.fetchval(TASKS), 0)
+                assert await holder.fetchval(VECTORS) == 700
+                assert not await holder.fetch(FAULTS)
+            await working
+        await worker._stack.aclose()
+
+    database.run(run)
+    assert database.fetch(FAULTS) == [(liar,)]
+    assert computed(database, static)
 
 
 def test_which_vectors_are_looked_at() -> None:
