@@ -22,6 +22,8 @@ _MOST_MIB: Final = 1 << 30
 ROLE_PREFIX: Final = "host-"
 READER: Final = "opdbus_reader"
 WORKER: Final = "opdbus_worker"
+# The worker of `op-dbus fleet serve`; the prefix is kept for roles of the server.
+OWN_WORKER: Final = "opdbus_own_worker"
 _ITERATIONS: Final = 4096
 _ROWS_OF_HOSTS: Final = "object drift change offered_vector staged_object staged_change".split()
 
@@ -180,6 +182,18 @@ async def add_role(connection: asyncpg.Connection, name: str, group: str) -> str
     return password
 
 
+async def renew_own_worker(connection: asyncpg.Connection) -> str:
+    """Give the role of the server's own worker a new password, and return it; make it once."""
+    password = secrets.token_urlsafe(32)
+    found = await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", OWN_WORKER)
+    await connection.execute(
+        f"{'ALTER' if found else 'CREATE'} ROLE {OWN_WORKER} LOGIN"
+        f" PASSWORD '{scram_verifier(password)}'"
+    )
+    await connection.execute(f"GRANT {WORKER} TO {OWN_WORKER}")
+    return password
+
+
 async def remove_role(connection: asyncpg.Connection, name: str) -> None:
     """Remove a reader or a worker, and end its sessions. Raises InvalidArgs."""
     found = await connection.fetchval(
@@ -188,7 +202,7 @@ async def remove_role(connection: asyncpg.Connection, name: str) -> None:
         " WHERE own.rolname = $1 AND wide.rolname = ANY($2)",
         *(name, [READER, WORKER]),
     )
-    if not found or name.startswith(ROLE_PREFIX):
+    if not found or name.startswith((ROLE_PREFIX, "opdbus")):
         raise InvalidArgs(f"there is no reader or worker {name}")
     await connection.execute(f"ALTER ROLE {_quote(name)} NOLOGIN")
     await _end_sessions(connection, name)

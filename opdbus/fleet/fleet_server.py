@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import structlog
 
 from opdbus.errors import OpDbusError
-from opdbus.fleet import postgres, tls_front
+from opdbus.fleet import administration, postgres, tls_front
 from opdbus.fleet.certificates import Authority
-from opdbus.fleet.embedded_server import DATABASE, EmbeddedServer
+from opdbus.fleet.embedded_server import DATABASE, SUPERUSER, EmbeddedServer
 from opdbus.platform import regular_files
 from opdbus.platform.tasks import pauses, signals, until_first_ends
 from opdbus.systemd.notify import Systemd
@@ -40,6 +40,7 @@ SELECT usename FROM long WHERE pg_terminate_backend(pid)
 """
 _CERTIFICATES: Final = "tls"
 _ENDPOINT: Final = "endpoint.json"
+_WORKER_PASSWORD: Final = "worker-password"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,9 @@ async def serve(options: ServeOptions, service: Systemd, announce: Callable[[str
             async with front, EmbeddedServer(options.folder) as server:
                 async with postgres.connected(server.url, server.password) as connection:
                     applied = await postgres.migrate(connection)
+                    # new at each start, so that it is nowhere else
+                    word = await administration.renew_own_worker(connection)
+                regular_files.replace_file(options.folder / _WORKER_PASSWORD, word + "\n")
                 endpoint = Endpoint(names[0], listeners[0].getsockname()[1])
                 _write_endpoint(options.folder, endpoint)
                 for line in (*(f"applied {name}" for name in applied), _line(endpoint)):
@@ -99,7 +103,7 @@ async def serve(options: ServeOptions, service: Systemd, announce: Callable[[str
                 front.on_change = service.renew
                 service.ready()
                 await until_first_ends(
-                    _run_worker(options),
+                    _run_worker(options, server),
                     stopped.wait(),
                     _require_running(server),
                     service.ping_watchdog(),
@@ -174,17 +178,23 @@ async def _require_running(server: EmbeddedServer) -> None:
     raise OpDbusError(f"PostgreSQL ended by itself with status {status}: its messages are above")
 
 
-async def _run_worker(options: ServeOptions) -> None:
-    """Run a worker as a process, so that no session waits for a model; restart it if it ends."""
+async def _run_worker(options: ServeOptions, server: EmbeddedServer) -> None:
+    """Run a worker as a process, so that no session waits for a model; restart it if it ends.
+
+    It logs in by a role of its own, which may do what a worker has to.
+    """
     if options.level == NO_LEVEL:
         await asyncio.Event().wait()
     environ = {
         name: text
         for name, text in options.environment.items()
-        # these are for the server, and the folder's database is the worker's
-        if name not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "OP_DBUS_FLEET_DATABASE")
+        # these are for the server
+        if name not in ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+    } | {
+        "OP_DBUS_FLEET_DATABASE": server.url.replace(SUPERUSER, administration.OWN_WORKER, 1),
+        "OP_DBUS_FLEET_PASSWORD_FILE": str((options.folder / _WORKER_PASSWORD).resolve()),
     }
-    command = [sys.executable, "-P", "-m", "opdbus", "fleet", "--folder", str(options.folder)]
+    command = [sys.executable, "-P", "-m", "opdbus", "fleet"]
     level = ["--level", options.level] if options.level else []
     for pause in pauses(_WORKER_SECONDS):
         worker = await asyncio.create_subprocess_exec(

@@ -1,70 +1,99 @@
-"""Connections that have not logged in yet: bounded, in all and for one network."""
+"""Connections that have not logged in yet: where all places are taken, one gives way."""
 
 import asyncio
 import ipaddress
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
-# A login takes a fraction of this; who has had it may lose the place to a new connection.
-_FAIR_SECONDS: Final = 1.0
+import structlog
+
+from opdbus.platform import tasks
+
+log = structlog.get_logger()
+
 # Addresses of one customer of a provider.
 _IPV6_PREFIX: Final = 64
+# Between two warnings that connections gave way.
+_WARNING_SECONDS: Final = 60.0
 
 
-class _Pending(NamedTuple):
+@dataclass(eq=False, slots=True)
+class PendingLogin:
+    """A connection until its login; it is silent until its first byte."""
+
     network: str
     began: float
+    is_silent: bool = True
+    task: asyncio.Task[None] | None = None
 
 
 class PendingLogins:
-    """Tasks that log connections in, oldest first; one that takes long makes room for a new one.
+    """At most so many connections at a time; each keeps its place for `kept_seconds` at least.
 
-    `most` bounds them in all, `of_network` those of one IPv4 address or IPv6 network of 64 bits, so
-    that nobody who opens connections and says nothing keeps others out.
+    Clients of op-dbus and of PostgreSQL speak first, so that silent ones give way to them, and the
+    network with the most connections to others. So nobody without credentials keeps hosts out.
     """
 
     def __init__(
-        self, most: int, of_network: int, clock: Callable[[], float] = time.monotonic
+        self, most: int, kept_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most = most
-        self._of_network = of_network
+        self._kept_seconds = kept_seconds
         self._clock = clock
-        self._pending: dict[asyncio.Task[None], _Pending] = {}
+        self._pending: set[PendingLogin] = set()
+        self._has_place = asyncio.Event()
+        self._warned_at = -_WARNING_SECONDS
+
+    async def make_place(self) -> None:
+        """Wait until there is a place, which one that has kept its own long enough leaves."""
+        while len(self._pending) >= self._most:
+            self._has_place.clear()
+            first = self._least()
+            rest = first.began + self._kept_seconds - self._clock()
+            if rest > 0:
+                async with tasks.at_most(rest):
+                    await self._has_place.wait()
+                continue
+            self.end(first)
+            if first.task:
+                first.task.cancel()
+            if self._clock() - self._warned_at >= _WARNING_SECONDS:
+                self._warned_at = self._clock()
+                log.warning("too many connections without a login", network=first.network)
 
     def start(
-        self, address: str, login: Callable[[], Coroutine[Any, Any, None]]
-    ) -> asyncio.Task[None] | None:
-        """Start a login as a task; return None if there is no place for it."""
-        network = _network(address)
-        same = [task for task, each in self._pending.items() if each.network == network]
-        if len(same) >= self._of_network:
-            if not self._evict(same[0]):
-                return None
-        elif len(self._pending) >= self._most and not self._evict(next(iter(self._pending))):
-            return None
-        task = asyncio.create_task(login())
-        self._pending[task] = _Pending(network, self._clock())
-        task.add_done_callback(self.end)
-        return task
+        self, address: str, login: Callable[[PendingLogin], Coroutine[Any, Any, None]]
+    ) -> asyncio.Task[None]:
+        """Start a login as a task, in a place that there is."""
+        pending = PendingLogin(network_of(address), self._clock())
+        pending.task = asyncio.create_task(login(pending))
+        pending.task.add_done_callback(lambda _: self.end(pending))
+        self._pending.add(pending)
+        return pending.task
 
-    def end(self, task: asyncio.Task[Any] | None) -> None:
-        """Note that a task has logged its connection in, or has ended."""
-        if task:
-            self._pending.pop(task, None)
+    def end(self, login: PendingLogin) -> None:
+        """Note that a connection has logged in, or has ended."""
+        self._pending.discard(login)
+        self._has_place.set()
 
-    def _evict(self, task: asyncio.Task[None]) -> bool:
-        """Cancel a login that has had its time; return False if it has not."""
-        if self._clock() - self._pending[task].began < _FAIR_SECONDS:
-            return False
-        self.end(task)
-        task.cancel()
-        return True
+    def _least(self) -> PendingLogin:
+        """Return the oldest silent login, else the oldest of the network that has the most."""
+        silent = [each for each in self._pending if each.is_silent]
+        if not silent:
+            counts = Counter(each.network for each in self._pending)
+            most = max(counts.values())
+            silent = [each for each in self._pending if counts[each.network] == most]
+        return min(silent, key=lambda each: each.began)
 
 
-def _network(address: str) -> str:
-    """Return an IPv4 address, or the network of an IPv6 address."""
+def network_of(address: str) -> str:
+    """Return what one client may have for itself: an IPv4 address, or a /64 of IPv6."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 4:
-        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped:
+        return str(found.ipv4_mapped)
     return str(ipaddress.ip_network((int(found), _IPV6_PREFIX), strict=False))

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple, Self
 import structlog
 
 from opdbus.errors import ConfigError
-from opdbus.fleet.administration import ROLE_PREFIX
+from opdbus.fleet.administration import OWN_WORKER, ROLE_PREFIX
 from opdbus.fleet.embedded_server import SUPERUSER
-from opdbus.fleet.pending_logins import PendingLogins
+from opdbus.fleet.pending_logins import PendingLogin, PendingLogins
 from opdbus.platform import tasks
 
 log = structlog.get_logger()
@@ -46,15 +46,16 @@ _FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Limits:
     """Bounds: sessions at once, those of clients without a certificate, and logins at once.
 
-    `logins_of_network` are those of one IPv4 address, or of one IPv6 network. Until its login, a
-    connection lives at most `seconds`.
+    A connection has `hello_seconds` until TLS begins, and `seconds` until its login. Where all
+    places of logins are taken, it keeps its own for `kept_seconds` at least.
     """
 
     sessions: int = 360
     without_certificate: int = 64
     logins: int = 256
-    logins_of_network: int = 64
     seconds: float = 10.0
+    hello_seconds: float = 3.0
+    kept_seconds: float = 0.25
 
 
 class Refusal(Exception):
@@ -113,7 +114,7 @@ class TlsFront:
         self._context = context
         self._accepts = accepts
         self._limits = limits or Limits()
-        self._logins = PendingLogins(self._limits.logins, self._limits.logins_of_network)
+        self._logins = PendingLogins(self._limits.logins, self._limits.kept_seconds)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -125,10 +126,7 @@ class TlsFront:
         await tasks.cancel(self._tasks)
 
     async def accept(self, listener: socket.socket) -> None:
-        """Accept connections until cancelled; sessions go on afterwards.
-
-        A connection for whose login there is no place is closed: its client tries again.
-        """
+        """Accept connections until cancelled; sessions go on afterwards."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)  # noqa: FBT003 -- it takes no keywords
         while True:
@@ -139,27 +137,30 @@ class TlsFront:
                     log.warning("cannot accept a connection", reason=error.strerror)
                     await asyncio.sleep(1)
                 continue
-            login = partial(self._handle, connection, str(address[0]))
-            if task := self._logins.start(str(address[0]), login):
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-                # also of a task that is cancelled before it begins
-                task.add_done_callback(partial(_close_socket, connection))
-            else:
+            try:
+                await self._logins.make_place()
+            except BaseException:
                 connection.close()
+                raise
+            login = partial(self._handle, connection, str(address[0]))
+            task = self._logins.start(str(address[0]), login)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            # also of a task that is cancelled before it begins
+            task.add_done_callback(partial(_close_socket, connection))
 
-    async def _handle(self, connection: socket.socket, address: str) -> None:
+    async def _handle(self, connection: socket.socket, address: str, login: PendingLogin) -> None:
         client: _Client | None = None
         try:
             _set_keepalive(connection)
             async with asyncio.timeout(self._limits.seconds):
-                client = await self._begin_tls(connection, address)
+                client = await self._begin_tls(connection, address, login)
                 startup = await self._read_startup(client) if client else None
                 if not client or not startup:
                     return
                 self._check(client, startup.role)
                 reader, writer = await self._connect()
-            self._logins.end(asyncio.current_task())
+            self._logins.end(login)
             writer.write(startup.packet)
             await self._run_session(client, reader, writer)
         except Refusal as refusal:
@@ -174,12 +175,19 @@ class TlsFront:
             if client:
                 await _close(client.writer)
 
-    async def _begin_tls(self, connection: socket.socket, address: str) -> _Client | None:
+    async def _begin_tls(
+        self, connection: socket.socket, address: str, login: PendingLogin
+    ) -> _Client | None:
         """Return the client once its connection is encrypted; None if it was answered."""
         loop = asyncio.get_running_loop()
-        is_direct = await _is_tls(connection)
-        if not is_direct and not await self._agree(connection):
-            return None
+        async with asyncio.timeout(self._limits.hello_seconds):
+            is_direct = await _is_tls(connection)
+            login.is_silent = False
+            if not is_direct:
+                if not await self._agree(connection):
+                    return None
+                # TLS has a longer time of its own once it begins
+                await _is_tls(connection)
         reader = asyncio.StreamReader(limit=_BLOCK)
         protocol = asyncio.StreamReaderProtocol(reader)
         # only the request was read, so that bytes which follow it in the clear are no part of TLS
@@ -244,7 +252,7 @@ class TlsFront:
 
     def _check(self, client: _Client, role: str) -> None:
         """Raise Refusal unless the client may log in as the role, if it has the password."""
-        if role == SUPERUSER:
+        if role in (SUPERUSER, OWN_WORKER):
             raise Refusal("28000", f"{role} may log in by the server's unix socket only")
         if client.certificate:
             if client.common_name != role:

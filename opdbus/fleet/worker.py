@@ -32,6 +32,11 @@ _IDLE_SECONDS: Final = 1.0
 # Between two walks over all that might be looked at again, or removed.
 _AUDIT_SECONDS: Final = 600.0
 _HOUSEKEEPING_SECONDS: Final = 3600.0
+# Every so many rounds a step of these walks comes first, or a busy fleet would never have one.
+_WALK_ROUNDS: Final = 10
+# The queue comes first so long after a lock was not to be had: a host may hold that on its own row,
+# which only looking at vectors of hosts needs.
+_LOCKED_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 # Transactions that PostgreSQL ended, since another one was in the way: they are done again.
 _IN_THE_WAY: Final = (
@@ -56,6 +61,8 @@ class Worker:
         self._housekeeping: Housekeeping
         # when each walk goes on, by time.monotonic
         self._rests = [0.0, 0.0]
+        self._rounds = 0
+        self._queue_first_until = 0.0
         self._ended = 0
         self._missing = ""
 
@@ -125,6 +132,8 @@ class Worker:
                 is_done = not await self._round(connection)
             except _IN_THE_WAY as error:
                 log.debug("again", reason=str(error))
+                if isinstance(error, asyncpg.LockNotAvailableError):
+                    self._queue_first_until = time.monotonic() + _LOCKED_SECONDS
                 await asyncio.sleep(random.uniform(0.05, 0.5))  # noqa: S311 -- not a secret
                 continue
             if is_done:
@@ -140,10 +149,14 @@ class Worker:
         fleet = await fleet_level.read_level(connection)
         if fleet.wanted != self._model.numerics:
             await self._follow(connection, fleet)
+        if time.monotonic() < self._queue_first_until and await self._embed(connection):
+            return True
+        self._rounds += 1
+        if self._rounds % _WALK_ROUNDS == 0 and await self._walk(connection):
+            return True
         if await vector_audit.examine_offers(connection, self._model):
             return True
-        if ended := await vector_store.embed_tasks(connection, self._model):
-            self._ended += ended
+        if await self._embed(connection):
             return True
         if await fleet_level.serve_wanted(connection):
             # the vectors of the level before may be removed now
@@ -151,8 +164,14 @@ class Worker:
             return True
         return await self._walk(connection)
 
+    async def _embed(self, connection: asyncpg.Connection) -> bool:
+        """Compute a batch of the queue; return False if it is empty."""
+        ended = await vector_store.embed_tasks(connection, self._model)
+        self._ended += ended
+        return ended > 0
+
     async def _walk(self, connection: asyncpg.Connection) -> bool:
-        """Do a step of the walks that idle time is for; return False while they rest."""
+        """Do a step of a walk, the audit first; return False while they rest."""
         walks: list[tuple[Callable[[], Awaitable[bool]], float]] = [
             (partial(self._audit.step, connection, self._model), _AUDIT_SECONDS),
             (self._housekeeping.step, _HOUSEKEEPING_SECONDS),

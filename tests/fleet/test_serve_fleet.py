@@ -20,6 +20,7 @@ from harness.fleets import facts, history, state_row
 from opdbus.errors import OpDbusError
 from opdbus.fleet import fleet_server as server_process
 from opdbus.fleet import postgres
+from opdbus.fleet.administration import OWN_WORKER
 from opdbus.fleet.host_overview import list_hosts
 from opdbus.fleet.uplink import HostFacts, Uplink
 
@@ -217,7 +218,7 @@ def test_a_server_starts_and_ends(tmp_path: Path) -> None:
 
 
 def test_a_server_has_a_worker() -> None:
-    """Compute vectors in a process of its own, which ends with the server."""
+    """Compute vectors in a process with a role of its own, which ends with the server."""
     with fleet_folder() as folder, fleet_server(folder, ("--level", "static")) as server:
         server.add("web1")
         send(server, "web1", "machine")
@@ -228,6 +229,15 @@ def test_a_server_has_a_worker() -> None:
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
         pids = children.read_text().split()
         assert len(pids) == 2
+        roles = "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'op-dbus'"
+        others = f"{roles} AND pid <> pg_backend_pid()"
+        assert server.database.fetch(others) == [(OWN_WORKER,)]
+        assert (folder / "server/worker-password").stat().st_mode & 0o777 == 0o600
+        groups = "SELECT roleid::regrole::text FROM pg_auth_members WHERE member = $1::regrole"
+        assert server.database.fetch(groups, OWN_WORKER) == [("opdbus_worker",)]
+        assert f"no reader or worker {OWN_WORKER}" in run_fleet(
+            folder, "remove-role", OWN_WORKER, code=2
+        )
         assert server.stop() == 0
         assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import socket
 import ssl
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +23,10 @@ from harness.fleets import facts, state_row
 
 from opdbus.errors import AccessDenied, DatabaseUnreachable
 from opdbus.fleet import postgres, tls_front
+from opdbus.fleet.administration import OWN_WORKER
 from opdbus.fleet.certificates import Authority
 from opdbus.fleet.embedded_server import SUPERUSER
-from opdbus.fleet.pending_logins import PendingLogins
+from opdbus.fleet.pending_logins import PendingLogin, PendingLogins, network_of
 from opdbus.fleet.tls_front import Limits, TlsFront, tls_context
 from opdbus.fleet.uplink import Uplink
 
@@ -121,6 +124,7 @@ def test_a_host_writes_with_its_certificate_and_password(server: FleetServer, we
         ("verify-full", "web2", "host-web1", 'the certificate is that of "host-web2"'),
         ("verify-full", "web1", SUPERUSER, "unix socket only"),
         ("verify-full", "", SUPERUSER, "unix socket only"),
+        ("verify-full", "", OWN_WORKER, "unix socket only"),
         ("verify-full", "web1", "reader-1", 'certificate is that of "host-web1"'),
         ("disable", "", "host-web1", "accepts only TLS connections"),
         ("verify-full", "", "nobody-knows", "password authentication failed"),
@@ -401,13 +405,47 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("addresses", [1, 50])
+def test_silent_connections_keep_no_host_out(
+    server: FleetServer, web1: Path, addresses: int
+) -> None:
+    """Let a host in at its first attempt while 500 connections send nothing, and more come."""
+    places = itertools.cycle([(f"127.0.0.{number}", 0) for number in range(1, addresses + 1)])
+    is_over = threading.Event()
+
+    def open_silent(stack: ExitStack) -> None:
+        connection = socket.create_connection(
+            ("127.0.0.1", server.port), PATIENCE, source_address=next(places)
+        )
+        stack.enter_context(connection)
+
+    def flood() -> None:
+        with ExitStack() as more:
+            while not is_over.wait(0.002):
+                open_silent(more)
+
+    with ExitStack() as stack:
+        for _ in range(500):
+            open_silent(stack)
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        try:
+            began = time.monotonic()
+            assert asyncio.run(ask(server.url("host-web1", web1), password(web1))) == "host-web1"
+            seconds = time.monotonic() - began
+        finally:
+            is_over.set()
+            flooding.join()
+    assert seconds < 5, "a login has ten"
+
+
 def test_places_are_bounded(tmp_path: Path) -> None:
     """Bound sessions, those without certificates, and the time until a login."""
 
     async def run() -> None:
         authority = Authority(tmp_path / "tls")
         context = tls_context(authority.certificate_file, *authority.server_files(["localhost"]))
-        limits = Limits(sessions=3, without_certificate=2, logins_of_network=2, seconds=PATIENCE)
+        limits = Limits(sessions=3, without_certificate=2, logins=2, kept_seconds=0.02)
         server_socket = tmp_path / "s"
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -433,9 +471,6 @@ def test_places_are_bounded(tmp_path: Path) -> None:
             accepting = asyncio.create_task(front.accept(listener))
             # two that send nothing take the places of logins, until they have had their time
             silent = [await asyncio.open_connection(*listener.getsockname()) for _ in range(2)]
-            closed, _ = await asyncio.open_connection(*listener.getsockname())
-            assert await closed.read() == b""
-            await asyncio.sleep(1.1)
             first, one = await enter()
             second, two = await enter()
             third, three = await enter()
@@ -463,41 +498,61 @@ def test_places_are_bounded(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
-def test_places_of_logins_are_shared() -> None:
-    """Make room by the oldest login of the same network, or of all, once it has had its time."""
+def test_who_gives_way() -> None:
+    """End the oldest silent login, then the oldest of the network with the most, each in time."""
 
     async def run() -> None:
         now = 0.0
-        logins = PendingLogins(4, 2, lambda: now)
+        logins = PendingLogins(4, 0.1, lambda: now)
+        pending: list[PendingLogin] = []
 
-        async def login() -> None:
+        async def login(own: PendingLogin) -> None:
+            pending.append(own)
             await asyncio.Event().wait()
 
-        def start(address: str) -> asyncio.Task[None] | None:
-            return logins.start(address, login)
+        async def come(address: str, *, is_silent: bool = False) -> asyncio.Task[None]:
+            async with asyncio.timeout(PATIENCE):
+                await logins.make_place()
+            task = logins.start(address, login)
+            await asyncio.sleep(0)
+            pending[-1].is_silent = is_silent
+            return task
 
-        first, second = start("2001:db8::1"), start("2001:db8::2")
-        assert first
-        assert second
-        assert not start("2001:db8::3"), "of the same network"
-        other, another = start("10.0.0.1"), start("10.0.0.2")
-        assert other
-        assert another
-        assert not start("10.0.0.3")
+        other, one = await come("10.0.0.2"), await come("10.0.0.1")
+        now = 1.0
+        silent, two = await come("10.0.0.3", is_silent=True), await come("10.0.0.1")
+        waiting = asyncio.create_task(come("10.0.0.4"))
+        await asyncio.sleep(0.01)
+        assert not waiting.done(), "the silent one has not had its time"
         now = 2.0
-        assert start("2001:db8::3")
-        await asyncio.sleep(0)
-        assert [each.cancelling() for each in (first, second, other, another)] == [1, 0, 0, 0]
-        assert start("10.0.0.3")
-        assert second.cancelling() == 1
+        three = await waiting
+        tasks = [other, one, silent, two, three]
+        assert [each.cancelling() for each in tasks] == [0, 0, 1, 0, 0]
+        four = await come("10.0.0.5")
+        assert [each.cancelling() for each in tasks] == [0, 1, 1, 0, 0]
         # who has logged in is out of the way, and is not cancelled
-        logins.end(other)
-        now = 4.0
-        assert start("10.0.0.4")
-        assert other.cancelling() == 0
+        logins.end(pending[0])
+        now = 9.0
+        await come("10.0.0.6")
+        assert [each.cancelling() for each in tasks] == [0, 1, 1, 0, 0]
+        assert not four.cancelling()
         every = asyncio.all_tasks() - {asyncio.current_task()}
         for task in every:
             task.cancel()
         await asyncio.gather(*every, return_exceptions=True)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_networks(address: str, network: str) -> None:
+    """Count the addresses that one client may have as one."""
+    assert network_of(address) == network

@@ -6,13 +6,14 @@ import asyncio
 import dataclasses
 import functools
 import json
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 from harness.fleets import DIMENSION, facts, history, state_row, text_digest
 
-from opdbus.errors import AccessDenied, LimitsExceeded, OpDbusError
+from opdbus.errors import AccessDenied, DatabaseUnreachable, LimitsExceeded, OpDbusError
 from opdbus.fleet import administration, postgres
 from opdbus.fleet.host_overview import list_hosts
 from opdbus.fleet.uplink import StateRow
@@ -324,6 +325,28 @@ def test_rows_that_do_not_follow_the_stored_one_are_named(database: FleetDatabas
     ]
     ((conflict,),) = database.fetch("SELECT conflict FROM opdbus.host")
     assert conflict == "row 6 of history does not follow the row that was stored before"
+
+
+def test_a_host_has_eight_sessions_at_most(database: FleetDatabase) -> None:
+    """Refuse a host's ninth session, let others in, and let it in again after its sessions end."""
+    host, other = database.add("web1"), database.add("web2")
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            for _ in range(8):
+                await stack.enter_async_context(database.uplink(host))
+            with pytest.raises(DatabaseUnreachable, match="too many connections for role"):
+                await stack.enter_async_context(database.uplink(host))
+            await stack.enter_async_context(database.uplink(other))
+        async with asyncio.timeout(60):
+            while True:
+                # PostgreSQL ends a session a moment after its client
+                with suppress(DatabaseUnreachable):
+                    async with database.uplink(host) as uplink:
+                        assert await uplink.stored_history() == (0, bytes(32))
+                        return
+
+    asyncio.run(run())
 
 
 def test_a_host_sends_no_more_in_a_day_than_it_may(database: FleetDatabase) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from harness.fleet_hosts import until
 from harness.fleet_workers import computed, states, sync, with_model, work
 from harness.fleets import facts
 
@@ -128,6 +129,84 @@ def test_a_false_vector_that_was_published_is_found(
     assert database.fetch(FAULTS) == [(liar,)]
     assert database.fetch(VECTORS) == [(400,)]
     assert database.fetch("SELECT count(*) FROM opdbus.vector WHERE sent_by IS NOT NULL") == [(0,)]
+    assert computed(database, static)
+
+
+def test_a_busy_worker_audits_and_tidies_up(database: FleetDatabase, static: Config) -> None:
+    """Give the audit, then housekeeping, every tenth round while the queue is never empty."""
+    liar, honest = database.add("liar"), database.add("honest")
+    work(database, static)
+    sync(database, static, liar, states(100))
+    work(database, static)
+    gone = states(1, "gone")
+    sync(database, static, honest, [*states(100), *gone])
+    sync(database, static, honest, [gone[0]._replace(body=None)])
+    looks = {
+        "audit": "SELECT vector_fault IS NOT NULL FROM opdbus.host WHERE name = 'liar'",
+        "housekeeping": "SELECT NOT EXISTS (SELECT FROM opdbus.content WHERE name = 'gone0')",
+    }
+    rounds: dict[str, int] = {}
+
+    async def run(connection: Any) -> None:
+        worker = Worker(static, database.server.url, database.server.password)
+        await worker._begin(connection)
+        await connection.execute(
+            "UPDATE opdbus.vector SET v = (SELECT v FROM opdbus.vector WHERE sent_by IS NULL"
+            " LIMIT 1) WHERE digest = (SELECT digest FROM opdbus.vector WHERE sent_by IS NOT NULL"
+            " LIMIT 1)"
+        )
+        for number in range(1, 61):
+            # a task without a text costs nothing
+            await connection.execute(
+                "INSERT INTO opdbus.embedding_task (numerics, digest)"
+                " SELECT wanted, sha256($1::text::bytea) FROM opdbus.fleet",
+                str(number),
+            )
+            assert await worker._round(connection)
+            for name, sql in looks.items():
+                if name not in rounds and await connection.fetchval(sql):
+                    rounds[name] = number
+        await worker._stack.aclose()
+
+    database.run(run)
+    assert rounds["audit"] == 10
+    assert rounds["audit"] < rounds["housekeeping"] <= 60
+    ((left,),) = database.fetch(TASKS)
+    assert left <= 1, "other work goes on between"
+
+
+def test_a_host_that_holds_a_lock_stops_no_worker(database: FleetDatabase, static: Config) -> None:
+    """Compute the queue while a liar keeps its own row locked, and note the fault afterwards."""
+    liar, honest = database.add("liar"), database.add("honest")
+    work(database, static)
+    sync(database, static, liar, states(100), LIES["all"])
+    sync(database, static, honest, states(600, "own"), lambda _, vector: vector)
+    database.run(
+        lambda each: each.execute(
+            "DELETE FROM opdbus.offered_vector USING opdbus.host"
+            " WHERE offered_vector.host = host.host AND name = 'honest';"
+            "UPDATE opdbus.embedding_task SET not_before = now()"
+        )
+    )
+    worker = Worker(static, database.server.url, database.server.password)
+    stopped = asyncio.Event()
+
+    async def run(connection: Any) -> None:
+        await worker._begin(connection)
+        assert await connection.fetchval("SHOW lock_timeout") == "5s"
+        await connection.execute("SET lock_timeout = '50ms'")
+        async with postgres.connected(database.server.url, database.server.password) as holder:
+            async with holder.transaction():
+                await holder.execute("SELECT FROM opdbus.host WHERE name = 'liar' FOR UPDATE")
+                working = asyncio.create_task(worker._work(connection, stopped, once=True))
+                await until(lambda: holder.fetchval(TASKS), 0)
+                assert await holder.fetchval(VECTORS) == 700
+                assert not await holder.fetch(FAULTS)
+            await working
+        await worker._stack.aclose()
+
+    database.run(run)
+    assert database.fetch(FAULTS) == [(liar,)]
     assert computed(database, static)
 
 
