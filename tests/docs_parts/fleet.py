@@ -5,8 +5,10 @@ from typing import Any, Final
 from docs_parts.tables import newest, table
 
 _TEXT: Final = """\
-From `benchmarks/results/{file}` (`benchmarks/fleet.py`), on {machine}, shared by server, senders
-and questions: {hosts} simulated hosts with {objects:,} objects each, all connected all the time.
+From `benchmarks/results/{file}` (`benchmarks/fleet.py`), on {machine}, shared by all: the server
+(`fleet serve`), {hosts} simulated hosts with {objects:,} objects each, all connected by TLS all the
+time, a host booted with systemd that has a daemon of level medium and its own sender, and the
+questions.
 
 {load}
 
@@ -56,7 +58,7 @@ def fleet() -> str:
 def _measured(report: dict[str, Any]) -> list[tuple[str, str]]:
     load, changes = report["initial load"], report["under changes"]
     stored = report["stored after the load"]
-    wait = changes["change to commit"]
+    wait, unit = changes["change to commit"], changes["unit started to stored"]
     return [
         ("initial load", f"{load['seconds']:.0f} s, {load['objects/s']:,} objects a second"),
         ("objects for each stored state", f"{stored['objects for each stored state']}"),
@@ -68,6 +70,14 @@ def _measured(report: dict[str, Any]) -> list[tuple[str, str]]:
                 f"{changes['changes/s stored']:.0f} a second; from the change to the commit"
                 f" {wait['p50 ms']:.0f} ms (p50), {wait['p99 ms']:.0f} ms (p99)"
             ),
+        ),
+        (
+            "a unit started on the booted host is stored after",
+            f"{unit['p50 ms']:,.0f} ms (p50), {unit['p99 ms']:,.0f} ms (p99)",
+        ),
+        (
+            "objects of the booted host in the end",
+            f"{report['objects of the booted host, all equal']:,}, equal by digests",
         ),
         ("the server meanwhile", f"{changes['server, processors']} processors"),
         (

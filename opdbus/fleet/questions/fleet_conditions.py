@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -30,6 +31,7 @@ _AT_THE_END: Final = "?!.,;)"
 # opdbus.terms has values up to this length.
 _LONGEST_TERM: Final = 100
 _AT_A_TIME: Final = 2000
+_FEW: Final = 50
 # Observed values take precedence over declared ones, as on one host.
 # The keys of all fields with their words.
 FieldNames: TypeAlias = Sequence[tuple[str, Sequence[str]]]
@@ -224,45 +226,78 @@ async def find_contents(
     ids: Sequence[int] | None = None,
     most: int = 0,
     name: str = "",
-    known: FieldNames | None = None,
 ) -> list[Content]:
     """Return the contents that meet all conditions, of all hosts or of a few (`ids`).
 
     `name` is that of the objects, without `.service` or with *, then of those that may match.
-    Some may be on no host, or on others than these: `objects_of` tells. `known` are the names of
-    all fields, if they were read before.
+    Some may be on no host, or on others than these: `objects_of` tells.
     """
-    clauses, values = ["TRUE"], list[object]()
-    if known is None and any(each.field.lower() not in fields.IDENTITY for each in conditions):
-        known = await read_field_names(connection)
-    for each in conditions:
-        if (narrow := _narrow(known or (), each)) is None:
-            return []
-        for clause, value in narrow:
-            values.append(value)
-            clauses.append(clause.replace("$", f"${len(values)}"))
+    return await find_any(connection, [conditions], ids, most, name)
+
+
+async def find_any(
+    connection: asyncpg.Connection,
+    alternatives: Sequence[Sequence[Condition]],
+    ids: Sequence[int] | None = None,
+    most: int = 0,
+    name: str = "",
+) -> list[Content]:
+    """Return the contents that meet all conditions of one of some alternatives."""
+    wanted, clauses, values = list[AllOf](), list[str](), list[object]()
+    known = await read_field_names(connection) if any(map(_has_fields, alternatives)) else ()
+    for conditions in alternatives:
+        narrow = [_narrow(known, each) for each in conditions]
+        if None not in narrow:
+            wanted.append(AllOf(conditions))
+            pairs = [pair for each in narrow for pair in each or ()]
+            clauses.append(" AND ".join(["TRUE", *(_with_value(*each, values) for each in pairs)]))
+    if not wanted:
+        return []
+    where = ["TRUE"]
     if "*" in name:
-        values.append(pattern(max(name.split("*"), key=len)))
-        clauses.append(f"name ILIKE ${len(values)}")
+        longest = pattern(max(name.split("*"), key=len))
+        where.append(_with_value("name ILIKE $", longest, values))
     elif name:
-        values.append([name.lower(), f"{name.lower()}.service"])
-        clauses.append(f"lower(name) = ANY(${len(values)})")
+        called = [name.lower(), f"{name.lower()}.service"]
+        where.append(_with_value("lower(name) = ANY($)", called, values))
     if ids is not None and len(ids) <= FEW_HOSTS:
-        values.append(list(ids))
-        clauses.append(
-            "digest IN (SELECT content FROM opdbus.object WHERE host = ANY($))".replace(
-                "$", f"${len(values)}"
-            )
-        )
-    wanted, found = AllOf(conditions), list[Content]()
+        held = "digest IN (SELECT content FROM opdbus.object WHERE host = ANY($))"
+        where.append(_with_value(held, list(ids), values))
+    # with OR, PostgreSQL would read the whole table
+    sql = " UNION ALL ".join(f"{_CONTENT} WHERE {' AND '.join([*where, one])}" for one in clauses)
+    found: dict[bytes, Content] = {}
+    async with aclosing(_read_rows(connection, sql, values, _FEW if most else _AT_A_TIME)) as rows:
+        async for row in rows:
+            content = read_content(row)
+            if any(_holds(each, content) for each in wanted):
+                found[content.digest] = content
+                if most and len(found) >= most:
+                    break
+    return list(found.values())
+
+
+def _has_fields(conditions: Sequence[Condition]) -> bool:
+    return any(each.field.lower() not in fields.IDENTITY for each in conditions)
+
+
+def _with_value(clause: str, value: object, values: list[object]) -> str:
+    """Return a clause with the number of its value, which is added to the values."""
+    values.append(value)
+    return clause.replace("$", f"${len(values)}")
+
+
+async def _read_rows(
+    connection: asyncpg.Connection, sql: str, values: Sequence[object], few: int
+) -> AsyncGenerator[asyncpg.Record]:
+    """Yield the rows of a query; more than a few are read by parts, in a transaction."""
+    rows = await connection.fetch(f"{sql} LIMIT {few}", *values)
+    if len(rows) < few:
+        for row in rows:
+            yield row
+        return
     async with connection.transaction(readonly=True):
-        sql = f"{_CONTENT} WHERE {' AND '.join(clauses)}"
-        cursor = await connection.cursor(sql, *values)
-        while rows := await cursor.fetch(_AT_A_TIME):
-            found += [each for each in map(read_content, rows) if _holds(wanted, each)]
-            if most and len(found) >= most:
-                break
-    return found
+        async for row in connection.cursor(sql, *values, prefetch=_AT_A_TIME):
+            yield row
 
 
 def _holds(wanted: AllOf, content: Content) -> bool:

@@ -10,12 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opdbus.fleet.questions.fleet_conditions import (
-    Content,
-    FieldNames,
-    find_contents,
-    read_field_names,
-)
+from opdbus.fleet.questions.fleet_conditions import Content, find_any, find_contents
 from opdbus.index.query import question_patterns, state_questions, yes_or_no
 from opdbus.language import kinds, routes, vocabulary
 from opdbus.platform import name_lists
@@ -98,10 +93,9 @@ async def _having_values(
     form = question_patterns.of(question)
     if not form.is_pure or not form.values:
         return None
-    known = await read_field_names(connection)
     found: dict[bytes, Content] | None = None
     for bits in form.values:
-        having = await _having_any(connection, bits, hosts, known)
+        having = await _having_any(connection, bits, hosts)
         found = having if found is None else {key: found[key] for key in found.keys() & having}
     met = {
         key: one
@@ -114,16 +108,13 @@ async def _having_values(
 
 
 async def _having_any(
-    connection: asyncpg.Connection, bits: vocabulary.Traits, hosts: Hosts, known: FieldNames
+    connection: asyncpg.Connection, bits: vocabulary.Traits, hosts: Hosts
 ) -> dict[bytes, Content]:
     """Return the states that have one of some values."""
-    found: dict[bytes, Content] = {}
-    for number, row in enumerate(vocabulary.rows()):
-        if bits >> number & 1:
-            for conditions in row.alternatives:
-                contents = await find_contents(connection, conditions, _few(hosts), known=known)
-                found |= {one.digest: one for one in contents}
-    return found
+    rows = [row for number, row in enumerate(vocabulary.rows()) if bits >> number & 1]
+    alternatives = [each for row in rows for each in row.alternatives]
+    contents = await find_any(connection, alternatives, _few(hosts))
+    return {one.digest: one for one in contents}
 
 
 async def _is_strict(connection: asyncpg.Connection, form: question_patterns.Form) -> bool:
