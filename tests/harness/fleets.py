@@ -130,6 +130,12 @@ def fleet_database() -> Iterator[FleetDatabase]:
             if isinstance(server, BaseException):
                 raise server
             database = FleetDatabase(server)
+            # no test of this server loses power
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                database.run(
+                    lambda each, name=setting: each.execute(f"ALTER SYSTEM SET {name} = off")
+                )
+            database.fetch("SELECT pg_reload_conf()")
             database.run(postgres.migrate)
             database.fetch("SELECT opdbus.add_numerics($1, 'medium', $2)", NUMERICS, DIMENSION)
             yield database
