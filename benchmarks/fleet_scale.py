@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
@@ -38,6 +38,9 @@ from opdbus.fleet.questions import (
     peers,
 )
 from opdbus.fleet.questions.fleet_scope import Scope
+
+if TYPE_CHECKING:
+    from asyncpg.connection import LoggedQuery
 
 _DAY: Final = 86_400_000_000
 _ROLES: Final = 20
@@ -78,9 +81,9 @@ FROM (SELECT * FROM shared UNION ALL SELECT * FROM own) AS each
 # A text's and a content's digests are one here: both are only keys.
 _FILL: Final = (
     "INSERT INTO opdbus.text SELECT digest, text, opdbus.words(text) FROM opdbus.made",
-    "INSERT INTO opdbus.content (digest, plugin, kind, name, source, observed, text, terms)"
-    " SELECT digest, plugin, kind, name, 'live:scale', observed, digest, opdbus.terms(observed)"
-    " FROM opdbus.made",
+    """INSERT INTO opdbus.content (digest, plugin, kind, name, source, observed, text, terms)
+    SELECT digest, plugin, kind, name, 'live:scale', observed, digest, opdbus.terms(observed)
+    FROM opdbus.made""",
     "CREATE INDEX made_key ON opdbus.made (host, n, version)",
     "ANALYZE opdbus.made",
 )
@@ -112,8 +115,8 @@ WHERE host BETWEEN $1 AND $2
 _CHANGES: Final = """
 INSERT INTO opdbus.change
 SELECT h, 1, s, $4::bigint - ($3 - s) * (90 * 86400000000 / $3) - h * 1000, 'boot', 'live:scale',
-  made.plugin, made.kind, made.name, 'changed', CASE WHEN s % 10 = 0 THEN 'packages:apt' ELSE '' END,
-  0, repeat('00', 32), made.digest,
+  made.plugin, made.kind, made.name, 'changed',
+  CASE WHEN s % 10 = 0 THEN 'packages:apt' ELSE '' END, 0, repeat('00', 32), made.digest,
   CASE made.kind
     WHEN 'unit' THEN jsonb_build_array(jsonb_build_array('active_state', '"activating"',
       (observed->'active_state')::text))
@@ -230,6 +233,7 @@ def questions(now: int) -> dict[str, Question]:
 
 def measure(url: str, password: str, name: str, now: int, rounds: int) -> dict[str, Any]:
     """Ask a question some times in this process."""
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the highest memory
     return asyncio.run(_measure(url, password, questions(now)[name], rounds))
 
 
@@ -237,10 +241,9 @@ async def _measure(url: str, password: str, ask: Question, rounds: int) -> dict[
     async with postgres.connected(url, password) as connection:
         await connection.execute("SET statement_timeout = '280s'")
         written = "SELECT temp_bytes FROM pg_stat_database WHERE datname = current_database()"
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the highest memory
         before, temporary = _peak_mib(), await connection.fetchval(written)
         times: list[float] = []
-        logged: list[Any] = []
+        logged: list[LoggedQuery] = []
         locks = 0
         for number in range(rounds):
             is_last = number == rounds - 1
@@ -275,7 +278,7 @@ async def _measure(url: str, password: str, ask: Question, rounds: int) -> dict[
     }
 
 
-async def _planning(connection: asyncpg.Connection, each: Any) -> float:
+async def _planning(connection: asyncpg.Connection, each: LoggedQuery) -> float:
     if not each.query.lstrip().startswith(("SELECT", "WITH")):
         return 0.0
     (row,) = await connection.fetchrow(f"EXPLAIN (SUMMARY, FORMAT JSON) {each.query}", *each.args)
@@ -301,7 +304,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 await load(connection, arguments.hosts, arguments.objects, arguments.changes)
             now = await connection.fetchval("SELECT max(at) FROM opdbus.change") + 1
             sizes = {
-                table: await connection.fetchval(f"SELECT count(*) FROM opdbus.{table}")
+                table: await connection.fetchval(f"SELECT count(*) FROM opdbus.{table}")  # noqa: S608
                 for table in ("host", "object", "content", "text", "change", "drift")
             }
             mib = await connection.fetchval("SELECT pg_database_size(current_database()) >> 20")

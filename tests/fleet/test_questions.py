@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
+from collections import Counter, defaultdict
 from contextlib import suppress
 from random import Random
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +39,7 @@ from opdbus.state.conditions import AllOf, Condition, parse
 from opdbus.state.object import Identity, ObjectId, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from harness.fleets import FleetDatabase
@@ -314,6 +317,132 @@ def test_the_odd_host_is_found_with_what_makes_it_odd(database: FleetDatabase) -
     assert "nginx.service" in [each.object_id.name for each in other.missing]
     with pytest.raises(InvalidArgs, match="at least 3"):
         ask(database, lambda c: peers.find_odd(c, Scope(tags=("db",))))
+
+
+def score_hosts(
+    objects: Mapping[str, Mapping[ObjectId, str]],
+) -> dict[str, Any]:
+    """Return each host's score and oddities, by the definition: object for object, in memory.
+
+    `objects` has of each host the objects with their states, without identities.
+    """
+    total = len(objects)
+    few, agree = max(1, total // 10), math.ceil(0.75 * total)
+    states: dict[ObjectId, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    patterns: dict[ObjectId, set[str]] = defaultdict(set)
+    for host, own in objects.items():
+        for one, state in own.items():
+            states[one][state].add(host)
+    masked = {one: one._replace(name=identities.mask_name(one.name)) for one in states}
+    holders = {one: set().union(*groups.values()) for one, groups in states.items()}
+    for one, having in holders.items():
+        if len(having) < agree:
+            patterns[masked[one]] |= having
+    usual = {pattern for pattern, having in patterns.items() if len(having) >= agree}
+    found: dict[str, list[tuple[ObjectId, str, int, int]]] = {host: [] for host in objects}
+    for one, groups in states.items():
+        agreeing, having = max(map(len, groups.values())), holders[one]
+        for hosts in groups.values():
+            if agreeing >= agree and len(hosts) <= few and len(hosts) < agreeing:
+                _add(found, hosts, (one, "other", len(hosts), agreeing))
+        if 0 < total - len(having) <= few and len(having) >= agree:
+            lacking = objects.keys() - having
+            _add(found, lacking, (one, "missing", len(lacking), len(having)))
+        elif len(having) <= few and masked[one] not in usual:
+            _add(found, having, (one, "extra", len(having), total - len(having)))
+    return {host: (_sum_bits(rows, total), set(rows)) for host, rows in found.items()}
+
+
+def _add(found: dict[str, list[Any]], hosts: Iterable[str], row: Any) -> None:
+    for host in hosts:
+        found[host].append(row)
+
+
+def _sum_bits(rows: Sequence[tuple[ObjectId, str, int, int]], total: int) -> float:
+    score, extra = 0.0, Counter[tuple[str, str]]()
+    for one, what, having, _ in sorted(rows, key=lambda row: row[2]):
+        bits = math.log2(total / having)
+        if what == "extra":
+            extra[one[:2]] += 1
+            bits /= 2 * extra[one[:2]]
+        score += bits
+    return score
+
+
+def test_the_database_scores_hosts_as_the_definition_says(database: FleetDatabase) -> None:
+    """Find each host's oddities and bits, and nothing else, in hosts of many differences."""
+    chance = Random(5)  # noqa: S311 -- the same hosts each time
+    rows: dict[str, list[Any]] = {}
+    objects: dict[str, dict[ObjectId, str]] = {}
+    for number in range(24):
+        name = f"web{number}"
+        units = [f"common{n}" for n in range(8) if chance.random() > 0.06]
+        units += [f"rare{n}" for n in range(12) if chance.random() < 0.06]
+        own = [unit(each, "failed" if chance.random() < 0.06 else "active") for each in units]
+        own += [
+            package(f"lib{chance.randrange(1000)}-{n}", "1") for n in range(chance.randrange(3))
+        ]
+        own += [thing("address", f"10.0.0.{number}", {"up": True})]
+        own += [thing("interface", "lan0", {"mac": f"02:00:00:00:00:{number:02x}", "mtu": 1500})]
+        rows[name] = own
+        objects[name] = {}
+        for row in own:
+            state = json.loads(row.body)["observed"]
+            values = list(identities.telling_values(state))
+            objects[name][ObjectId(row.plugin, row.kind, row.name)] = canonical(values)
+    tell(database, rows, "web")
+    right = score_hosts(objects)
+    answer = ask(database, lambda c: peers.find_odd(c, most=100))
+    assert {each.name for each in answer.odd} == {name for name in right if right[name][0]}
+    assert len(answer.odd) > 10
+    for each in answer.odd:
+        score, told = right[each.name]
+        assert each.score == pytest.approx(score, abs=1e-9)
+        assert {(o.object_id, o.what, o.having, o.agreeing) for o in each.oddities} == told
+        assert len(each.oddities) == len(told)
+    assert sorted(answer.odd, key=lambda each: -each.score) == list(answer.odd)
+    assert answer.usual == pytest.approx(median(score for score, _ in right.values()))
+    shown = ask(database, lambda c: peers.find_odd(c, most=2))
+    assert shown.odd == answer.odd[:2]
+    # what is missing, by the same states
+    lacking = ask(database, peers.find_missing)
+    every = frozenset(objects)
+    least = math.ceil(0.75 * (len(every) - 1))
+    having = Counter(one for own in objects.values() for one in own)
+    assert {each.object_id: each.where.not_on for each in lacking.missing} == {
+        one: tuple(sorted(name for name in every if one not in objects[name]))
+        for one, count in having.items()
+        if least <= count < len(every)
+    }
+
+
+IDENTITIES = (
+    "10.1.2.3", "10.1.2.3/24", "127.0.0.1", "0.0.0.0/0", "1.2.3.4.5", "1.2.3", "256.1.1.12/8",
+    "02:00:00:aa:bb:cc", "02:00:00:aa:bb", "0123abcd-0000-1111-2222-0123456789ab", "fe80::1/64",
+    "fd00:1:2::3", "2001:db8::1", "3001:db8::1", "2026-01-02T03:04:05Z", "2026-01-02 03:04",
+    "2026-01-02", "2026-01-02T03:04:05.123+01:00", "deadbeefdead", "DEADBEEFDEAD", "session", "7",
+    "42", "x1", "a", "eth0", "0x1f", "v",
+)  # fmt: skip
+
+
+def test_names_and_texts_are_masked_alike_in_the_database(database: FleetDatabase) -> None:
+    """Mask generated texts and names in the database as the program does."""
+    chance = Random(11)  # noqa: S311 -- the same texts each time
+    texts = [
+        "".join(
+            chance.choice(IDENTITIES) + chance.choice(("", " ", "-", ".", ":", "/", "_", ",", "="))
+            for _ in range(chance.randrange(1, 5))
+        )
+        for _ in range(5000)
+    ]
+    rows = database.fetch(
+        "SELECT text, opdbus.masked(text), opdbus.name_pattern(text)"
+        " FROM unnest($1::text[]) AS text",
+        texts,
+    )
+    assert {text: (masked, pattern) for text, masked, pattern in rows} == {
+        text: (identities.mask(text), identities.mask_name(text)) for text in texts
+    }
 
 
 def test_the_database_and_the_program_leave_out_the_same_identities(
