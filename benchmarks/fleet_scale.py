@@ -340,7 +340,8 @@ def main() -> None:
     report = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe().line}
     if arguments.json and arguments.json.exists():
         report = json.loads(arguments.json.read_text())
-    report[arguments.run] = found
+    known = report.setdefault(arguments.run, found)
+    report[arguments.run] = found | {"questions": known["questions"] | found["questions"]}
     text = json.dumps(report, indent=1, default=str)
     if arguments.json:
         arguments.json.write_text(text + "\n")

@@ -103,7 +103,7 @@ async def show(
     first, *others = await _resolve(connection, name, is_past=bool(at))
     rows = await connection.fetch(
         "SELECT host, content FROM opdbus.object WHERE (plugin, kind, name) = ($1, $2, $3)"
-        " AND host = ANY($4)",
+        " AND host IN (SELECT unnest($4::int[]))",
         *first,
         hosts.ids,
     )
@@ -231,7 +231,8 @@ async def _having(connection: asyncpg.Connection, test: HostTest, hosts: Hosts) 
     contents = await find_contents(connection, test.where, name=test.name)
     digests = [each.digest for each in contents if is_named(each, test.name)]
     rows = await connection.fetch(
-        "SELECT DISTINCT host FROM opdbus.object WHERE content = ANY($1) AND host = ANY($2)",
+        "SELECT DISTINCT host FROM opdbus.object WHERE content = ANY($1)"
+        " AND host IN (SELECT unnest($2::int[]))",
         digests,
         hosts.ids,
     )

@@ -200,7 +200,7 @@ async def _hits(
 ) -> tuple[PastHit, ...]:
     rows = await connection.fetch(
         "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
-        " WHERE content = ANY($1) AND host = ANY($2) GROUP BY content",
+        " WHERE content = ANY($1) AND host IN (SELECT unnest($2::int[])) GROUP BY content",
         [digest for tally in shown.values() for digest in tally.contents],
         hosts.ids,
     )

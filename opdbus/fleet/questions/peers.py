@@ -130,7 +130,8 @@ async def take_census(
         "SELECT c.plugin, c.kind, c.name, c.shape, held.hosts, held.content FROM ("
         " SELECT content, array_agg(host) AS hosts FROM opdbus.object"
         " JOIN unnest($2::text[], $3::text[], $4::text[]) AS asked (plugin, kind, name)"
-        " USING (plugin, kind, name) WHERE host = ANY($1) GROUP BY content) AS held"
+        " USING (plugin, kind, name) WHERE host IN (SELECT unnest($1::int[]))"
+        " GROUP BY content) AS held"
         " JOIN opdbus.content AS c ON c.digest = held.content ORDER BY held.content",
         list(ids),
         *map(list, zip(*wanted, strict=True)),
@@ -156,7 +157,7 @@ async def take_census(
 # objects, less those that it has.
 _ODD: Final = """
 WITH held AS MATERIALIZED (
-  SELECT content, count(*) AS hosts FROM opdbus.object WHERE host = ANY($1) GROUP BY content
+  SELECT content, count(*) AS hosts FROM {objects} GROUP BY content
 ), counted AS (
   SELECT held.content, held.hosts, c.plugin, c.kind, c.name, c.name_pattern,
     sum(held.hosts) OVER (PARTITION BY c.plugin, c.kind, c.name)::int8 AS holding,
@@ -175,10 +176,10 @@ WITH held AS MATERIALIZED (
   GROUP BY 1, 2, 3 HAVING sum(hosts) >= $4 AND bool_or(is_rare)
 ), usual AS MATERIALIZED (
   SELECT plugin, kind, name_pattern FROM pattern WHERE pattern IN (
-    SELECT pattern FROM opdbus.object
+    SELECT pattern FROM {objects}
     JOIN (SELECT content, pattern FROM mark JOIN pattern USING (plugin, kind, name_pattern)
       WHERE holding < $4) AS of_pattern USING (content)
-    WHERE host = ANY($1) GROUP BY pattern HAVING count(DISTINCT host) >= $4)
+    GROUP BY pattern HAVING count(DISTINCT host) >= $4)
 ), telling AS MATERIALIZED (
   SELECT content, plugin, kind, name, holding, alike, agreeing, is_other, is_lacked,
     is_rare AS is_extra, dense_rank() OVER (ORDER BY plugin, kind) AS of_kind,
@@ -194,41 +195,47 @@ WITH held AS MATERIALIZED (
   SELECT DISTINCT plugin, kind, name, holding, lacking_points FROM telling WHERE is_lacked
 ), score AS MATERIALIZED (
   SELECT host, sum(points) AS points FROM (
-    SELECT unnest($1) AS host,
+    SELECT unnest($1::int[]) AS host,
       coalesce((SELECT sum(lacking_points) FROM lacked), 0) AS points
     UNION ALL
-    SELECT host, sum(other_points - lacking_points) FROM opdbus.object
+    SELECT host, sum(other_points - lacking_points) FROM {objects}
     JOIN (SELECT content, other_points, lacking_points FROM telling WHERE is_other OR is_lacked)
       AS one USING (content)
-    WHERE host = ANY($1) GROUP BY host
+    GROUP BY host
     UNION ALL
     SELECT host, sum(extra_points / place) FROM (
       SELECT host, extra_points,
         row_number() OVER (PARTITION BY host, of_kind ORDER BY extra_points DESC) AS place
-      FROM opdbus.object
+      FROM {objects}
       JOIN (SELECT content, of_kind, extra_points FROM telling WHERE is_extra) AS one
-        USING (content)
-      WHERE host = ANY($1)) AS placed
+        USING (content)) AS placed
     GROUP BY host
   ) AS part GROUP BY host
 ), shown AS MATERIALIZED (
   SELECT host FROM score WHERE points > 0 ORDER BY points DESC, host LIMIT $5
+), own AS MATERIALIZED (
+  SELECT host, plugin, kind, name, content FROM opdbus.object
+  WHERE host = ANY(ARRAY(SELECT host FROM shown))
 )
 SELECT host, (points / 2 ^ 40)::float8 AS score, '' AS what, '' AS plugin, '' AS kind, '' AS name,
   0 AS holding, 0 AS agreeing
 FROM score
 UNION ALL
-SELECT object.host, 0, CASE WHEN is_other THEN 'other' ELSE 'extra' END, telling.plugin,
+SELECT own.host, 0, CASE WHEN is_other THEN 'other' ELSE 'extra' END, telling.plugin,
   telling.kind, telling.name, CASE WHEN is_other THEN alike ELSE telling.holding END,
   CASE WHEN is_other THEN agreeing ELSE $2 - telling.holding END
-FROM shown JOIN opdbus.object USING (host) JOIN telling USING (content)
+FROM own JOIN telling USING (content)
 WHERE is_other OR is_extra
 UNION ALL
 SELECT shown.host, 0, 'missing', plugin, kind, name, $2 - holding, holding
 FROM shown CROSS JOIN lacked
-WHERE NOT EXISTS (SELECT FROM opdbus.object WHERE object.host = shown.host
-  AND (object.plugin, object.kind, object.name) = (lacked.plugin, lacked.kind, lacked.name))
+WHERE NOT EXISTS (SELECT FROM own WHERE (own.host, own.plugin, own.kind, own.name)
+  = (shown.host, lacked.plugin, lacked.kind, lacked.name))
 """
+# All objects are read at each use: that is quicker than to look up contents in each partition,
+# as PostgreSQL would without OFFSET. Without the hosts, it need not plan with each one's number.
+_ALL_OBJECTS: Final = "(SELECT host, content FROM opdbus.object OFFSET 0) AS object"
+_OBJECTS: Final = _ALL_OBJECTS.replace(" OFFSET", " WHERE host = ANY($1) OFFSET")
 
 
 async def find_odd(
@@ -237,7 +244,8 @@ async def find_odd(
     """Return the hosts unlike the others of the scope; raises InvalidArgs for fewer than three."""
     hosts = await _group(connection, scope)
     ids = [part.host for part in hosts.described]
-    scores, shown = await _find_oddities(connection, ids, most)
+    is_all = hosts.is_all and len(ids) == len(hosts.parts)
+    scores, shown = await _find_oddities(connection, ids, most, is_all=is_all)
     usual = median(scores.values())
     spread = max(median(abs(score - usual) for score in scores.values()), _LEAST_SPREAD)
     least = max(_LEAST_BITS, usual + _LEAST_DEVIATIONS * spread)
@@ -262,23 +270,27 @@ async def _group(connection: asyncpg.Connection, scope: Scope | None) -> Hosts:
 
 
 async def _find_oddities(
-    connection: asyncpg.Connection, ids: Sequence[int], most: int
+    connection: asyncpg.Connection, ids: Sequence[int], most: int, *, is_all: bool
 ) -> tuple[dict[int, float], dict[int, list[Oddity]]]:
     """Return the scores of all hosts, and the oddities of the oddest without fields."""
     total = len(ids)
     # all in the database: hosts have very many pairs of objects and states
     rows = await connection.fetch(
-        _ODD.format(more=_WEIGHT_OF_MORE),
+        _ODD.format(more=_WEIGHT_OF_MORE, objects=_ALL_OBJECTS if is_all else _OBJECTS),
         list(ids),
         total,
         max(1, int(total * _FEW)),
         math.ceil(_AGREE * total),
         most,
     )
-    scores = {row["host"]: row["score"] for row in rows if not row["what"]}
+    # without those that were added meanwhile
+    scores = dict.fromkeys(ids, 0.0)
+    scores |= {
+        row["host"]: row["score"] for row in rows if row["host"] in scores and not row["what"]
+    }
     found: dict[int, list[Oddity]] = defaultdict(list)
     for host, _, what, plugin, kind, name, having, agreeing in rows:
-        if what:
+        if what and host in scores:
             one, bits = ObjectId(plugin, kind, name), math.log2(total / having)
             found[host].append(Oddity(one, what, having, agreeing, total, bits))
     return scores, {

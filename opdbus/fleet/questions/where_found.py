@@ -99,6 +99,7 @@ async def _held(
     only: Mapping[bytes, Content] | None,
 ) -> dict[Family, list[_Held]]:
     """Return the contents of each family with their hosts."""
+    # for `host = ANY(...)` PostgreSQL would plan each partition with each of ten thousand hosts
     single = {family.object_id: family for family in families if not family.contents}
     several = {digest: family for family in families for digest in family.contents}
     found: dict[Family, list[_Held]] = defaultdict(list)
@@ -109,7 +110,7 @@ async def _held(
             " FROM unnest($1::text[], $2::text[], $3::text[]) AS asked (plugin, kind, name)"
             " JOIN opdbus.object ON (object.plugin, object.kind, object.name)"
             " = (asked.plugin, asked.kind, asked.name)"
-            " WHERE object.host = ANY($4) GROUP BY 1, 2, 3, 4",
+            " WHERE object.host IN (SELECT unnest($4::int[])) GROUP BY 1, 2, 3, 4",
             *map(list, zip(*single, strict=True)),
             hosts.ids,
         )
@@ -120,7 +121,7 @@ async def _held(
     if several:
         rows = await connection.fetch(
             "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
-            " WHERE content = ANY($1) AND host = ANY($2) GROUP BY content",
+            " WHERE content = ANY($1) AND host IN (SELECT unnest($2::int[])) GROUP BY content",
             list(several),
             hosts.ids,
         )
