@@ -315,7 +315,7 @@ def test_the_odd_host_is_found_with_what_makes_it_odd(database: FleetDatabase) -
     assert [each.object_id.name for each in lacking.missing] == ["fail2ban.service"]
     other = ask(database, lambda c: peers.find_missing(c, Scope(tags=("web",)), "db1"))
     assert "nginx.service" in [each.object_id.name for each in other.missing]
-    with pytest.raises(InvalidArgs, match="at least 3"):
+    with pytest.raises(InvalidArgs, match=r"at least 3.*`op-dbus fleet compare db1 db2`"):
         ask(database, lambda c: peers.find_odd(c, Scope(tags=("db",))))
 
 
@@ -835,6 +835,7 @@ def test_commands_print_what_the_functions_return(
         ("which-hosts unit\x1fnginx", "on all 4 hosts", 0),
         ("compare web1 web3", "active_state: active / failed", 0),
         ("odd --tag web", "no package bash: 3 of 4 have it", 0),
+        ("hosts --sort drift -n 1", "level\nweb1", 0),
         ("missing web3", "packages/package/bash on 3 of 4 hosts; not on web3", 0),
         ("changes", "x changed, and is as it was on 1 of 4 hosts: web3", 0),
         ("changes --about kafka", "4 hosts", 12),
@@ -849,6 +850,10 @@ def test_commands_print_what_the_functions_return(
         assert said in text, command
         assert got == code, command
         whole = json.loads(run(*arguments, "--json")[0])
+        if arguments[0] == "hosts":
+            assert len(text.splitlines()) == 2
+            assert [host["name"] for host in whole] == ["web1", "web0", "web2", "web3"]
+            continue
         assert len(whole["hosts"]["parts"]) in {1, 2, 4}, command
 
 

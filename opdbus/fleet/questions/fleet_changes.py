@@ -111,7 +111,7 @@ async def find_changes(
     await require_kinds(connection, [kind], ["kind"])
     terms = [term for term in query_terms.terms(asked.words) if term not in _ANY_CHANGE]
     narrow = [
-        *(span.since, span.before or time.time_ns() // 1000 + _AHEAD, hosts.ids),
+        *(span.since, span.before or time.time_ns() // 1000 + _AHEAD, hosts.only),
         *(storable(plugin), storable(kind)),
     ]
     words = await _weigh(connection, asked, terms, embed) if terms else None
@@ -144,8 +144,20 @@ async def find_changes(
 
 
 _WITHIN: Final = (
-    "FROM opdbus.change WHERE at >= $1 AND at < $2 AND host = ANY($3)"
+    "FROM opdbus.change WHERE at >= $1 AND at < $2 AND ($3::int[] IS NULL OR host = ANY($3))"
     " AND ($4 = '' OR plugin = $4) AND ($5 = '' OR kind = $5)"
+)
+_HAS_WORDS: Final = (
+    "opdbus.words(sentence) @@ (SELECT string_agg('(' || plainto_tsquery('english', word)::text"
+    " || ')', ' | ')::tsquery FROM unnest($6::text[]) AS word)"
+)
+_IS_NEAR: Final = (
+    "(plugin, kind, name) IN (SELECT * FROM unnest($7::text[], $8::text[], $9::text[]))"
+)
+_ABOUT: Final = (
+    "WITH hit AS"
+    " (({keys} AND {has_words} {newest}) UNION ({keys} AND {is_near} {newest}) {newest}),"
+    " row AS (SELECT change.* FROM hit JOIN opdbus.change USING (host, epoch, seq)) "
 )
 _GROUPED: Final = (
     "SELECT sentence, plugin, kind, name, what, max(severity) AS severity, min(at) AS first,"
@@ -189,20 +201,18 @@ async def _read_rows(
     is_dated: bool,
 ) -> list[Mapping[str, Any]]:
     """Return changes grouped by their sentences, the newest first."""
-    about, values = "", list(narrow)
-    if words:
-        near = sorted(words.near) or [ObjectId("", "", "")]
-        values += [list(words.weights), *map(list, zip(*near, strict=True))]
-        about = (
-            " AND (opdbus.words(sentence) @@ (SELECT string_agg('('"
-            " || plainto_tsquery('english', word)::text || ')', ' | ')::tsquery"
-            " FROM unnest($6::text[]) AS word)"
-            " OR (plugin, kind, name) IN"
-            " (SELECT * FROM unnest($7::text[], $8::text[], $9::text[])))"
-        )
     most = _MOST_ROWS if is_dated else _NEWEST_ROWS
-    read = f"SELECT * {_WITHIN} AND cause <> '{FIRST}'{about} ORDER BY at DESC LIMIT {most}"
-    sql = f"WITH row AS ({read}) {_GROUPED}"
+    read = f"{_WITHIN} AND cause <> '{FIRST}'"
+    newest = f"ORDER BY at DESC LIMIT {most}"
+    if not words:
+        sql = f"WITH row AS (SELECT * {read} {newest}) {_GROUPED}"
+        return [dict(row) for row in await connection.fetch(sql, *narrow)]
+    near = sorted(words.near) or [ObjectId("", "", "")]
+    values = [*narrow, list(words.weights), *map(list, zip(*near, strict=True))]
+    # apart: for both at once, the words of every sentence would be computed
+    keys = f"SELECT host, epoch, seq, at {read}"
+    about = _ABOUT.format(keys=keys, has_words=_HAS_WORDS, is_near=_IS_NEAR, newest=newest)
+    sql = about + _GROUPED
     return [dict(row) for row in await connection.fetch(sql, *values)]
 
 
@@ -247,7 +257,7 @@ def _group(rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None
     names = {part.host: part.name for part in hosts.parts}
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        own = [names[host] for host in row["hosts"]]
+        own = [names[host] for host in row["hosts"] if host in names]
         own = own if len(own) == 1 else []
         masked = (identities.mask(row[key], own) for key in ("sentence", "name"))
         groups[row["plugin"], row["kind"], row["what"], *masked].append(row)

@@ -124,7 +124,7 @@ SELECT change.host, change.source, change.plugin, change.kind, change.name, what
 FROM opdbus.change JOIN opdbus.host ON (host.host, host.epoch) = (change.host, change.epoch)
 LEFT JOIN opdbus.object ON (object.host, object.plugin, object.kind, object.name)
   = (change.host, change.plugin, change.kind, change.name)
-WHERE change.host = ANY($1) AND at > $2 AND what = ANY($3) {only}
+WHERE ($1::int[] IS NULL OR change.host = ANY($1)) AND at > $2 AND what = ANY($3) {only}
 ORDER BY change.host, change.seq DESC
 """
 _ONLY: Final = (
@@ -145,7 +145,7 @@ async def undo_changes(
     """
     named = list(map(list, zip(*object_ids, strict=True))) if object_ids else []
     sql = _LATER.format(only=_ONLY if named else "")
-    cursor = await connection.cursor(sql, hosts.ids, at, list(_CHANGES), *named)
+    cursor = await connection.cursor(sql, hosts.only, at, list(_CHANGES), *named)
     undoing = _Undo(connection)
     left: list[asyncpg.Record] = []
     while rows := await cursor.fetch(_AT_A_TIME):

@@ -6,7 +6,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.fleet.questions import word_ranks
 from opdbus.fleet.questions.fleet_conditions import (
@@ -60,11 +60,19 @@ class PastAnswer:
 
 
 @dataclass(slots=True)
+class _Held:
+    """A content of now: the digest of its text, its share, and how many hosts had it then too."""
+
+    text: bytes
+    share: float
+    count: int
+
+
+@dataclass(slots=True)
 class _Tally:
     """Hosts that had an object: those with contents of now, without `lost`, and `added` ones."""
 
-    # of each content: its text, its share, and how many hosts have it unchanged
-    contents: dict[bytes, list[Any]] = field(default_factory=dict)
+    contents: dict[bytes, _Held] = field(default_factory=dict)
     lost: array[int] = field(default_factory=lambda: array("i"))
     added: array[int] = field(default_factory=lambda: array("i"))
     # the best of the added ones
@@ -74,12 +82,12 @@ class _Tally:
     @property
     def count(self) -> int:
         """The number of hosts."""
-        return sum(count for _, _, count in self.contents.values()) + len(self.added)
+        return sum(each.count for each in self.contents.values()) + len(self.added)
 
     @property
     def best(self) -> tuple[float, str | bytes]:
         """The best share, and its text or the digest of it."""
-        now = [(share, digest) for digest, share, count in self.contents.values() if count > 0]
+        now = [(each.share, each.text) for each in self.contents.values() if each.count > 0]
         share, digest = max(now, default=(-1.0, b""))
         return (share, digest) if share >= self.share else (self.share, self.text)
 
@@ -107,8 +115,8 @@ async def search_past(
             unknown += each.is_unknown
             one = each.key.object_id
             tally = found.get(one)
-            if tally and each.content in tally.contents:
-                tally.contents[each.content][2] -= 1
+            if tally and each.content and each.content in tally.contents:
+                tally.contents[each.content].count -= 1
                 tally.lost.append(each.key.host)
             match = matcher.match(one, each.state) if each.state else None
             if match:
@@ -171,15 +179,16 @@ async def _present(
     rows = await connection.fetch(
         "SELECT plugin, kind, name, digest, text, count FROM ("
         " SELECT content AS digest, count(*) AS count FROM opdbus.object"
-        " WHERE host = ANY($1) AND ($2::bytea[] IS NULL OR content = ANY($2)) GROUP BY content"
+        " WHERE ($1::int[] IS NULL OR host = ANY($1))"
+        " AND ($2::bytea[] IS NULL OR content = ANY($2)) GROUP BY content"
         ") AS held JOIN opdbus.content USING (digest)",
-        hosts.ids,
+        hosts.only,
         await _digests(connection, list(shares) if asked.words else None, only),
     )
     found: dict[ObjectId, _Tally] = defaultdict(_Tally)
     for plugin, kind, name, digest, text, count in rows:
         tally = found[ObjectId(plugin, kind, name)]
-        tally.contents[digest] = [text, shares.get(text, 1.0), count]
+        tally.contents[digest] = _Held(text, shares.get(text, 1.0), count)
     return found
 
 
@@ -200,9 +209,9 @@ async def _hits(
 ) -> tuple[PastHit, ...]:
     rows = await connection.fetch(
         "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
-        " WHERE content = ANY($1) AND host IN (SELECT unnest($2::int[])) GROUP BY content",
+        " WHERE content = ANY($1) AND ($2::int[] IS NULL OR host = ANY($2)) GROUP BY content",
         [digest for tally in shown.values() for digest in tally.contents],
-        hosts.ids,
+        hosts.only,
     )
     holders = {row["content"]: row["hosts"] for row in rows}
     best = {one: tally.best for one, tally in shown.items()}

@@ -120,9 +120,9 @@ class MissingAnswer:
 
 
 async def take_census(
-    connection: asyncpg.Connection, ids: Sequence[int], objects: Iterable[ObjectId]
+    connection: asyncpg.Connection, ids: Sequence[int] | None, objects: Iterable[ObjectId]
 ) -> dict[ObjectId, list[Group]]:
-    """Return the states of some objects of the hosts, each with its hosts."""
+    """Return the states of some objects of the hosts, of all for None, each with its hosts."""
     wanted = sorted(set(objects))
     if not wanted:
         return {}
@@ -130,10 +130,10 @@ async def take_census(
         "SELECT c.plugin, c.kind, c.name, c.shape, held.hosts, held.content FROM ("
         " SELECT content, array_agg(host) AS hosts FROM opdbus.object"
         " JOIN unnest($2::text[], $3::text[], $4::text[]) AS asked (plugin, kind, name)"
-        " USING (plugin, kind, name) WHERE host IN (SELECT unnest($1::int[]))"
+        " USING (plugin, kind, name) WHERE $1::int[] IS NULL OR host = ANY($1)"
         " GROUP BY content) AS held"
         " JOIN opdbus.content AS c ON c.digest = held.content ORDER BY held.content",
-        list(ids),
+        ids,
         *map(list, zip(*wanted, strict=True)),
     )
     found: dict[ObjectId, dict[UUID, tuple[list[int], bytes]]] = {}
@@ -249,7 +249,7 @@ async def find_odd(
     usual = median(scores.values())
     spread = max(median(abs(score - usual) for score in scores.values()), _LEAST_SPREAD)
     least = max(_LEAST_BITS, usual + _LEAST_DEVIATIONS * spread)
-    filled = await _read_fields(connection, hosts, ids, shown)
+    filled = await _read_fields(connection, hosts, None if is_all else ids, shown)
     names = {part.host: part.name for part in hosts.parts}
     return OddAnswer(
         hosts,
@@ -261,10 +261,12 @@ async def find_odd(
 
 async def _group(connection: asyncpg.Connection, scope: Scope | None) -> Hosts:
     hosts = await find_hosts(connection, scope or Scope())
-    if len(hosts.described) < _LEAST_HOSTS:
+    names = [part.name for part in hosts.described]
+    if len(names) < _LEAST_HOSTS:
+        instead = f"; `op-dbus fleet compare {' '.join(names)}` compares them"
         raise InvalidArgs(
-            f"{len(hosts.described)} hosts have no usual state: at least {_LEAST_HOSTS} are needed"
-            " that have sent all their objects"
+            f"{len(names)} hosts have no usual state: at least {_LEAST_HOSTS} are needed that have"
+            f" sent all their objects{instead if len(names) == _LEAST_HOSTS - 1 else ''}"
         )
     return hosts
 
@@ -302,7 +304,7 @@ async def _find_oddities(
 async def _read_fields(
     connection: asyncpg.Connection,
     hosts: Hosts,
-    ids: Sequence[int],
+    ids: Sequence[int] | None,
     shown: Mapping[int, Sequence[Oddity]],
 ) -> dict[int, tuple[Oddity, ...]]:
     """Return the oddities with the fields of the first ones that differ from the usual state."""
@@ -351,14 +353,16 @@ async def find_missing(
         hosts = await find_hosts(connection, Scope())
         hosts = Hosts(tuple(part for part in hosts.parts if part.host in ids), is_all=False)
     rows = await connection.fetch(
-        "SELECT plugin, kind, name, ARRAY(SELECT unnest($1) EXCEPT SELECT host FROM opdbus.object"
-        " WHERE (object.plugin, object.kind, object.name) = (wide.plugin, wide.kind, wide.name))"
-        " AS lacking FROM (SELECT plugin, kind, name FROM opdbus.object WHERE host = ANY($1)"
+        "SELECT plugin, kind, name, ARRAY(SELECT unnest($1::int[]) EXCEPT"
+        " SELECT host FROM opdbus.object WHERE (object.plugin, object.kind, object.name) = (wide.plugin, wide.kind, wide.name))"
+        " AS lacking FROM (SELECT plugin, kind, name FROM opdbus.object"
+        " WHERE $5::int[] IS NULL OR host = ANY($5)"
         " GROUP BY 1, 2, 3 HAVING count(*) BETWEEN $2 AND $3 AND NOT bool_or(host = $4)) AS wide",
         ids,
         math.ceil(_AGREE * (len(ids) - 1)),
         len(ids) - 1,
         own[0] if own else -1,
+        None if hosts.is_all and len(ids) == len(hosts.parts) else ids,
     )
     every = frozenset(ids)
     found = [
