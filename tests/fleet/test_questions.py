@@ -640,6 +640,28 @@ def test_a_host_with_a_backlog_does_not_reach_the_past(database: FleetDatabase) 
     assert [str(hit.where) for hit in answer.hits] == ["on web2"]
 
 
+def test_a_past_answer_names_hosts_that_changed_and_that_did_not(database: FleetDatabase) -> None:
+    """Count for an object the hosts that have it unchanged, and those that had it so then."""
+    histories = {name: History([]) for name in ("web1", "web2", "web3")}
+    for name, history in histories.items():
+        history.add(1_000_000, ("lab", "box", "b"), "appeared", ({}, {"n": 2 - (name == "web1")}))
+    histories["web1"].add(2_000_000, ("lab", "box", "b"), "changed", ({"n": 1}, {"n": 2}))
+    histories["web3"].add(2_000_000, ("lab", "box", "b"), "gone", ({"n": 2}, {}))
+    rows = {name: [thing("box", "b", {"n": 2})] for name in histories}
+    tell(database, rows | {"web3": []}, histories=histories)
+
+    def where(question: str, at: int) -> list[tuple[str, str]]:
+        answer = ask(database, lambda c: past_search.search_past(c, question, at))
+        assert answer.total == len(answer.hits)
+        return [(hit.object_id.name, str(hit.where)) for hit in answer.hits]
+
+    assert where("n=2", 1_500_000) == [("b", "on 2 of 3 hosts; not on web1")]
+    assert where("n=1", 1_500_000) == [("b", "on 1 of 3 hosts: web1")]
+    assert where("box b", 1_500_000) == [("b", "on all 3 hosts")]
+    assert where("n=2", 2_500_000) == [("b", "on 2 of 3 hosts; not on web3")]
+    assert where("n=1", 2_500_000) == []
+
+
 def test_hosts_are_chosen_by_several_objects(database: FleetDatabase) -> None:
     """Name the hosts that meet all conditions, each by an object of theirs."""
     tell(

@@ -354,7 +354,8 @@ async def find_missing(
         hosts = Hosts(tuple(part for part in hosts.parts if part.host in ids), is_all=False)
     rows = await connection.fetch(
         "SELECT plugin, kind, name, ARRAY(SELECT unnest($1::int[]) EXCEPT"
-        " SELECT host FROM opdbus.object WHERE (object.plugin, object.kind, object.name) = (wide.plugin, wide.kind, wide.name))"
+        " SELECT host FROM opdbus.object"
+        " WHERE (object.plugin, object.kind, object.name) = (wide.plugin, wide.kind, wide.name))"
         " AS lacking FROM (SELECT plugin, kind, name FROM opdbus.object"
         " WHERE $5::int[] IS NULL OR host = ANY($5)"
         " GROUP BY 1, 2, 3 HAVING count(*) BETWEEN $2 AND $3 AND NOT bool_or(host = $4)) AS wide",
