@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
+from collections import Counter, defaultdict
 from contextlib import suppress
 from random import Random
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +39,7 @@ from opdbus.state.conditions import AllOf, Condition, parse
 from opdbus.state.object import Identity, ObjectId, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from harness.fleets import FleetDatabase
@@ -389,8 +392,134 @@ def test_the_odd_host_is_found_with_what_makes_it_odd(database: FleetDatabase) -
     assert [each.object_id.name for each in lacking.missing] == ["fail2ban.service"]
     other = ask(database, lambda c: peers.find_missing(c, Scope(tags=("web",)), "db1"))
     assert "nginx.service" in [each.object_id.name for each in other.missing]
-    with pytest.raises(InvalidArgs, match="at least 3"):
+    with pytest.raises(InvalidArgs, match=r"at least 3.*`op-dbus fleet compare db1 db2`"):
         ask(database, lambda c: peers.find_odd(c, Scope(tags=("db",))))
+
+
+def score_hosts(
+    objects: Mapping[str, Mapping[ObjectId, str]],
+) -> dict[str, Any]:
+    """Return each host's score and oddities, by the definition: object for object, in memory.
+
+    `objects` has of each host the objects with their states, without identities.
+    """
+    total = len(objects)
+    few, agree = max(1, total // 10), math.ceil(0.75 * total)
+    states: dict[ObjectId, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    patterns: dict[ObjectId, set[str]] = defaultdict(set)
+    for host, own in objects.items():
+        for one, state in own.items():
+            states[one][state].add(host)
+    masked = {one: one._replace(name=identities.mask_name(one.name)) for one in states}
+    holders = {one: set().union(*groups.values()) for one, groups in states.items()}
+    for one, having in holders.items():
+        if len(having) < agree:
+            patterns[masked[one]] |= having
+    usual = {pattern for pattern, having in patterns.items() if len(having) >= agree}
+    found: dict[str, list[tuple[ObjectId, str, int, int]]] = {host: [] for host in objects}
+    for one, groups in states.items():
+        agreeing, having = max(map(len, groups.values())), holders[one]
+        for hosts in groups.values():
+            if agreeing >= agree and len(hosts) <= few and len(hosts) < agreeing:
+                _add(found, hosts, (one, "other", len(hosts), agreeing))
+        if 0 < total - len(having) <= few and len(having) >= agree:
+            lacking = objects.keys() - having
+            _add(found, lacking, (one, "missing", len(lacking), len(having)))
+        elif len(having) <= few and masked[one] not in usual:
+            _add(found, having, (one, "extra", len(having), total - len(having)))
+    return {host: (_sum_bits(rows, total), set(rows)) for host, rows in found.items()}
+
+
+def _add(found: dict[str, list[Any]], hosts: Iterable[str], row: Any) -> None:
+    for host in hosts:
+        found[host].append(row)
+
+
+def _sum_bits(rows: Sequence[tuple[ObjectId, str, int, int]], total: int) -> float:
+    score, extra = 0.0, Counter[tuple[str, str]]()
+    for one, what, having, _ in sorted(rows, key=lambda row: row[2]):
+        bits = math.log2(total / having)
+        if what == "extra":
+            extra[one[:2]] += 1
+            bits /= 2 * extra[one[:2]]
+        score += bits
+    return score
+
+
+def test_the_database_scores_hosts_as_the_definition_says(database: FleetDatabase) -> None:
+    """Find each host's oddities and bits, and nothing else, in hosts of many differences."""
+    chance = Random(5)  # noqa: S311 -- the same hosts each time
+    rows: dict[str, list[Any]] = {}
+    objects: dict[str, dict[ObjectId, str]] = {}
+    for number in range(24):
+        name = f"web{number}"
+        units = [f"common{n}" for n in range(8) if chance.random() > 0.06]
+        units += [f"rare{n}" for n in range(12) if chance.random() < 0.06]
+        own = [unit(each, "failed" if chance.random() < 0.06 else "active") for each in units]
+        own += [
+            package(f"lib{chance.randrange(1000)}-{n}", "1") for n in range(chance.randrange(3))
+        ]
+        own += [thing("address", f"10.0.0.{number}", {"up": True})]
+        own += [thing("interface", "lan0", {"mac": f"02:00:00:00:00:{number:02x}", "mtu": 1500})]
+        rows[name] = own
+        objects[name] = {}
+        for row in own:
+            state = json.loads(row.body)["observed"]
+            values = list(identities.telling_values(state))
+            objects[name][ObjectId(row.plugin, row.kind, row.name)] = canonical(values)
+    tell(database, rows, "web")
+    right = score_hosts(objects)
+    answer = ask(database, lambda c: peers.find_odd(c, most=100))
+    assert {each.name for each in answer.odd} == {name for name in right if right[name][0]}
+    assert len(answer.odd) > 10
+    for each in answer.odd:
+        score, told = right[each.name]
+        assert each.score == pytest.approx(score, abs=1e-9)
+        assert {(o.object_id, o.what, o.having, o.agreeing) for o in each.oddities} == told
+        assert len(each.oddities) == len(told)
+    assert sorted(answer.odd, key=lambda each: -each.score) == list(answer.odd)
+    assert answer.usual == pytest.approx(median(score for score, _ in right.values()))
+    shown = ask(database, lambda c: peers.find_odd(c, most=2))
+    assert shown.odd == answer.odd[:2]
+    # what is missing, by the same states
+    lacking = ask(database, peers.find_missing)
+    every = frozenset(objects)
+    least = math.ceil(0.75 * (len(every) - 1))
+    having = Counter(one for own in objects.values() for one in own)
+    assert {each.object_id: each.where.not_on for each in lacking.missing} == {
+        one: tuple(sorted(name for name in every if one not in objects[name]))
+        for one, count in having.items()
+        if least <= count < len(every)
+    }
+
+
+IDENTITIES = (
+    "10.1.2.3", "10.1.2.3/24", "127.0.0.1", "0.0.0.0/0", "1.2.3.4.5", "1.2.3", "256.1.1.12/8",
+    "02:00:00:aa:bb:cc", "02:00:00:aa:bb", "0123abcd-0000-1111-2222-0123456789ab", "fe80::1/64",
+    "fd00:1:2::3", "2001:db8::1", "3001:db8::1", "2026-01-02T03:04:05Z", "2026-01-02 03:04",
+    "2026-01-02", "2026-01-02T03:04:05.123+01:00", "deadbeefdead", "DEADBEEFDEAD", "session", "7",
+    "42", "x1", "a", "eth0", "0x1f", "v",
+)  # fmt: skip
+
+
+def test_names_and_texts_are_masked_alike_in_the_database(database: FleetDatabase) -> None:
+    """Mask generated texts and names in the database as the program does."""
+    chance = Random(11)  # noqa: S311 -- the same texts each time
+    texts = [
+        "".join(
+            chance.choice(IDENTITIES) + chance.choice(("", " ", "-", ".", ":", "/", "_", ",", "="))
+            for _ in range(chance.randrange(1, 5))
+        )
+        for _ in range(5000)
+    ]
+    rows = database.fetch(
+        "SELECT text, opdbus.masked(text), opdbus.name_pattern(text)"
+        " FROM unnest($1::text[]) AS text",
+        texts,
+    )
+    assert {text: (masked, pattern) for text, masked, pattern in rows} == {
+        text: (identities.mask(text), identities.mask_name(text)) for text in texts
+    }
 
 
 def test_the_database_and_the_program_leave_out_the_same_identities(
@@ -588,6 +717,28 @@ def test_a_host_with_a_backlog_does_not_reach_the_past(database: FleetDatabase) 
     assert [str(hit.where) for hit in answer.hits] == ["on web2"]
 
 
+def test_a_past_answer_names_hosts_that_changed_and_that_did_not(database: FleetDatabase) -> None:
+    """Count for an object the hosts that have it unchanged, and those that had it so then."""
+    histories = {name: History([]) for name in ("web1", "web2", "web3")}
+    for name, history in histories.items():
+        history.add(1_000_000, ("lab", "box", "b"), "appeared", ({}, {"n": 2 - (name == "web1")}))
+    histories["web1"].add(2_000_000, ("lab", "box", "b"), "changed", ({"n": 1}, {"n": 2}))
+    histories["web3"].add(2_000_000, ("lab", "box", "b"), "gone", ({"n": 2}, {}))
+    rows = {name: [thing("box", "b", {"n": 2})] for name in histories}
+    tell(database, rows | {"web3": []}, histories=histories)
+
+    def where(question: str, at: int) -> list[tuple[str, str]]:
+        answer = ask(database, lambda c: past_search.search_past(c, question, at))
+        assert answer.total == len(answer.hits)
+        return [(hit.object_id.name, str(hit.where)) for hit in answer.hits]
+
+    assert where("n=2", 1_500_000) == [("b", "on 2 of 3 hosts; not on web1")]
+    assert where("n=1", 1_500_000) == [("b", "on 1 of 3 hosts: web1")]
+    assert where("box b", 1_500_000) == [("b", "on all 3 hosts")]
+    assert where("n=2", 2_500_000) == [("b", "on 2 of 3 hosts; not on web3")]
+    assert where("n=1", 2_500_000) == []
+
+
 def test_hosts_are_chosen_by_several_objects(database: FleetDatabase) -> None:
     """Name the hosts that meet all conditions, each by an object of theirs."""
     tell(
@@ -783,6 +934,7 @@ def test_commands_print_what_the_functions_return(
         ("which-hosts unit\x1fnginx", "on all 4 hosts", 0),
         ("compare web1 web3", "active_state: active / failed", 0),
         ("odd --tag web", "no package bash: 3 of 4 have it", 0),
+        ("hosts --sort drift -n 1", "level\nweb1", 0),
         ("missing web3", "packages/package/bash on 3 of 4 hosts; not on web3", 0),
         ("changes", "x changed, and is as it was on 1 of 4 hosts: web3", 0),
         ("changes --about kafka", "4 hosts", 12),
@@ -797,6 +949,10 @@ def test_commands_print_what_the_functions_return(
         assert said in text, command
         assert got == code, command
         whole = json.loads(run(*arguments, "--json")[0])
+        if arguments[0] == "hosts":
+            assert len(text.splitlines()) == 2
+            assert [host["name"] for host in whole] == ["web1", "web0", "web2", "web3"]
+            continue
         assert len(whole["hosts"]["parts"]) in {1, 2, 4}, command
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,7 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.fleet import fleet, run_with_database
-from opdbus.cli.root import as_json, load_settings
+from opdbus.cli.root import COUNT, as_json, load_settings
 from opdbus.errors import ConfigError, InvalidArgs
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 HOST_FOLDER: Final = "/etc/op-dbus-fleet"
 _CREDENTIALS: Final = "/run/credentials/op-dbus-fleet.service/fleet_"
 _ENV: Final = "fleet.env"
+# Hosts that a list prints.
+_MOST: Final = 100
 
 
 @fleet.command()
@@ -273,22 +275,41 @@ def remove_role(context: click.Context, name: str) -> None:
     metavar="CURSOR",
     help="Only hosts that changed since an answer's cursor; '' begins, with all hosts.",
 )
+@click.option(
+    "--sort",
+    type=click.Choice(("findings", "name", "seen", "objects", "drift")),
+    default="findings",
+    help="What comes first: silent hosts and findings, the longest unseen, or the most. [findings]",
+)
+@click.option("-n", "--limit", type=COUNT, default=_MOST, help=f"How many hosts. [{_MOST}]")
 @as_json
 @click.pass_context
-def hosts(context: click.Context, cursor: str | None, json_: bool) -> None:
+def hosts(context: click.Context, cursor: str | None, sort: str, limit: int, json_: bool) -> None:
     """List the hosts: those that fell silent first, then those with findings.
 
     SEEN: when its sender was last here. COMPLETE: when all that the host had was here. With
-    --changed-since, the next cursor is printed too, in JSON beside the hosts.
+    --changed-since, the next cursor is printed too, in JSON beside the hosts. JSON has all hosts.
     """
     found, after = run_with_database(context, lambda connection: _list(connection, cursor))
-    rows = [host.as_dict() for host in found]
+    if sort != "findings":
+        found = sorted(found, key=_SORTS[sort])
     if json_:
+        rows = [host.as_dict() for host in found]
         output.print_json(rows if cursor is None else {"cursor": after, "hosts": rows})
         return
-    _print_hosts(found)
+    _print_hosts(found[:limit])
+    if len(found) > limit:
+        output.print_note(f"... {len(found) - limit:,} more: -n N gives more")
     if cursor is not None:
         output.print_pairs({"cursor": after})
+
+
+_SORTS: Final[dict[str, Callable[[HostOverview], Any]]] = {
+    "name": lambda host: host.name,
+    "seen": lambda host: (host.seen_at or 0.0, host.name),
+    "objects": lambda host: (-host.objects, host.name),
+    "drift": lambda host: (-host.drifted, host.name),
+}
 
 
 async def _list(

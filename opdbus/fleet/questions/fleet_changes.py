@@ -111,7 +111,7 @@ async def find_changes(
     await require_kinds(connection, [kind], ["kind"])
     terms = [term for term in query_terms.terms(asked.words) if term not in _ANY_CHANGE]
     narrow = [
-        *(span.since, span.before or time.time_ns() // 1000 + _AHEAD, hosts.ids),
+        *(span.since, span.before or time.time_ns() // 1000 + _AHEAD, hosts.only),
         *(storable(plugin), storable(kind)),
     ]
     words = await _weigh(connection, asked, terms, embed) if terms else None
@@ -119,15 +119,16 @@ async def find_changes(
     found = _group(rows, hosts, words)
     if words:
         least = fleet_search.LEAST_SHARE
-        found = [f for f in found if f[0].share >= least or f[0].object_id in words.near]
-        found.sort(key=lambda each: (-_rank(each[0], words), -each[0].last))
+        found = [each for each in found if each.share >= least or each.object_id in words.near]
+        found.sort(key=lambda each: (-each.rank(words), -each.newest["last"]))
         shown = found[:limit]
     else:
         shown = found[:limit][::-1]
+    lines = [(each.show(hosts), each.key) for each in shown]
     said = await change_sayings.read(
-        connection, [(key, len(each.causes) < 2, each.count == 1) for each, key in shown]
+        connection, [(key, len(each.causes) < 2, each.count == 1) for each, key in lines]
     )
-    changes = tuple(replace(each, words=said.get(key) or each.sentence) for each, key in shown)
+    changes = tuple(replace(each, words=said.get(key) or each.sentence) for each, key in lines)
     # they cost a count over all rows
     listed, listed_on = (0, ()) if words else await _first_listings(connection, narrow, hosts)
     most = _MOST_ROWS if span.since or span.before else _NEWEST_ROWS
@@ -143,8 +144,20 @@ async def find_changes(
 
 
 _WITHIN: Final = (
-    "FROM opdbus.change WHERE at >= $1 AND at < $2 AND host = ANY($3)"
+    "FROM opdbus.change WHERE at >= $1 AND at < $2 AND ($3::int[] IS NULL OR host = ANY($3))"
     " AND ($4 = '' OR plugin = $4) AND ($5 = '' OR kind = $5)"
+)
+_HAS_WORDS: Final = (
+    "opdbus.words(sentence) @@ (SELECT string_agg('(' || plainto_tsquery('english', word)::text"
+    " || ')', ' | ')::tsquery FROM unnest($6::text[]) AS word)"
+)
+_IS_NEAR: Final = (
+    "(plugin, kind, name) IN (SELECT * FROM unnest($7::text[], $8::text[], $9::text[]))"
+)
+_ABOUT: Final = (
+    "WITH hit AS"
+    " (({keys} AND {has_words} {newest}) UNION ({keys} AND {is_near} {newest}) {newest}),"
+    " row AS (SELECT change.* FROM hit JOIN opdbus.change USING (host, epoch, seq)) "
 )
 _GROUPED: Final = (
     "SELECT sentence, plugin, kind, name, what, max(severity) AS severity, min(at) AS first,"
@@ -188,64 +201,75 @@ async def _read_rows(
     is_dated: bool,
 ) -> list[Mapping[str, Any]]:
     """Return changes grouped by their sentences, the newest first."""
-    about, values = "", list(narrow)
-    if words:
-        near = sorted(words.near) or [ObjectId("", "", "")]
-        values += [list(words.weights), *map(list, zip(*near, strict=True))]
-        about = (
-            " AND (opdbus.words(sentence) @@ (SELECT string_agg('('"
-            " || plainto_tsquery('english', word)::text || ')', ' | ')::tsquery"
-            " FROM unnest($6::text[]) AS word)"
-            " OR (plugin, kind, name) IN"
-            " (SELECT * FROM unnest($7::text[], $8::text[], $9::text[])))"
-        )
     most = _MOST_ROWS if is_dated else _NEWEST_ROWS
-    read = f"SELECT * {_WITHIN} AND cause <> '{FIRST}'{about} ORDER BY at DESC LIMIT {most}"
-    sql = f"WITH row AS ({read}) {_GROUPED}"
+    read = f"{_WITHIN} AND cause <> '{FIRST}'"
+    newest = f"ORDER BY at DESC LIMIT {most}"
+    if not words:
+        sql = f"WITH row AS (SELECT * {read} {newest}) {_GROUPED}"
+        return [dict(row) for row in await connection.fetch(sql, *narrow)]
+    near = sorted(words.near) or [ObjectId("", "", "")]
+    values = [*narrow, list(words.weights), *map(list, zip(*near, strict=True))]
+    # apart: for both at once, the words of every sentence would be computed
+    keys = f"SELECT host, epoch, seq, at {read}"
+    about = _ABOUT.format(keys=keys, has_words=_HAS_WORDS, is_near=_IS_NEAR, newest=newest)
+    sql = about + _GROUPED
     return [dict(row) for row in await connection.fetch(sql, *values)]
 
 
-def _group(
-    rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None
-) -> list[tuple[ChangeGroup, change_sayings.RowKey]]:
-    """Join rows whose sentences and names differ only in identities; the newest first.
+class _Group(NamedTuple):
+    """Rows that are one line, the newest of them, and what it has of a question."""
 
-    With each group comes the key of its newest row.
-    """
+    rows: Sequence[Mapping[str, Any]]
+    newest: Mapping[str, Any]
+    sentence: str
+    object_id: ObjectId
+    share: float
+
+    @property
+    def key(self) -> change_sayings.RowKey:
+        """The key of the newest row."""
+        return change_sayings.RowKey(*self.newest["newest"][1:])
+
+    def rank(self, words: _Words) -> float:
+        """Return how well the group answers."""
+        return self.share + (_NEAR if self.object_id in words.near else 0.0)
+
+    def show(self, hosts: Hosts) -> ChangeGroup:
+        """Return the line."""
+        rows = self.rows
+        return ChangeGroup(
+            self.sentence,
+            self.object_id,
+            self.newest["what"],
+            max(row["severity"] for row in rows),
+            hosts.split({host for row in rows for host in row["hosts"]}),
+            min(row["first"] for row in rows),
+            self.newest["last"],
+            sum(row["count"] for row in rows),
+            tuple(sorted({cause for row in rows for cause in row["causes"] if cause})),
+            tuple(sorted({by for row in rows for by in row["by"] or () if by})),
+            self.share,
+        )
+
+
+def _group(rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None) -> list[_Group]:
+    """Join rows whose sentences and names differ only in identities; the newest first."""
     names = {part.host: part.name for part in hosts.parts}
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        own = [names[host] for host in row["hosts"]]
+        own = [names[host] for host in row["hosts"] if host in names]
         own = own if len(own) == 1 else []
         masked = (identities.mask(row[key], own) for key in ("sentence", "name"))
         groups[row["plugin"], row["kind"], row["what"], *masked].append(row)
-    return [_of_rows(group, hosts, words) for group in groups.values()]
+    return [_of_rows(group, words) for group in groups.values()]
 
 
-def _of_rows(
-    rows: Sequence[Mapping[str, Any]], hosts: Hosts, words: _Words | None
-) -> tuple[ChangeGroup, change_sayings.RowKey]:
+def _of_rows(rows: Sequence[Mapping[str, Any]], words: _Words | None) -> _Group:
     newest = max(rows, key=lambda row: row["newest"])
     object_id = ObjectId(newest["plugin"], newest["kind"], newest["name"])
     sentence = newest["sentence"] or f"{'/'.join(object_id)}: {newest['what']}, values erased"
-    group = ChangeGroup(
-        sentence,
-        object_id,
-        newest["what"],
-        max(row["severity"] for row in rows),
-        hosts.split({host for row in rows for host in row["hosts"]}),
-        min(row["first"] for row in rows),
-        newest["last"],
-        sum(row["count"] for row in rows),
-        tuple(sorted({cause for row in rows for cause in row["causes"] if cause})),
-        tuple(sorted({by for row in rows for by in row["by"] or () if by})),
-        word_ranks.share_in(sentence, words.weights) if words else 0.0,
-    )
-    return group, change_sayings.RowKey(*newest["newest"][1:])
-
-
-def _rank(each: ChangeGroup, words: _Words) -> float:
-    return each.share + (_NEAR if each.object_id in words.near else 0.0)
+    share = word_ranks.share_in(sentence, words.weights) if words else 0.0
+    return _Group(rows, newest, sentence, object_id, share)
 
 
 async def _first_listings(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opdbus.fleet.questions.fleet_scope import Hosts
 from opdbus.history.change import FieldChange, undone
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 # Changes of these kinds have the fields that they changed.
 _CHANGES: Final = ("appeared", "changed", "gone")
+# Rows that are read at a time, and states that are kept for hosts that had the same.
+_AT_A_TIME: Final = 5000
+_MOST_KEPT: Final = 20_000
 
 
 class HostObject(NamedTuple):
@@ -58,6 +62,25 @@ class Past:
     not_reaching: tuple[str, ...]
 
 
+class PastObject(NamedTuple):
+    """An object that changed since then: its present content, and its state then or None.
+
+    Equal changes of equal contents give one `state`. `is_unknown`: values are not kept.
+    """
+
+    key: HostObject
+    content: bytes | None
+    state: Sides | None
+    is_unknown: bool
+
+
+class Reach(NamedTuple):
+    """The hosts whose history goes back to a time, and the names of the others."""
+
+    reaching: Hosts
+    not_reaching: tuple[str, ...]
+
+
 async def rewind(
     connection: asyncpg.Connection,
     hosts: Hosts,
@@ -65,69 +88,121 @@ async def rewind(
     object_ids: Sequence[ObjectId] | None = None,
 ) -> Past:
     """Return the states at a time; with `object_ids`, only of these objects."""
-    begins = await connection.fetch(
-        "SELECT host.host, (SELECT min(change.at) FROM opdbus.change"
-        " WHERE change.host = host.host AND change.epoch = host.epoch) AS at"
-        " FROM opdbus.host WHERE host = ANY($1)",
-        hosts.ids,
-    )
+    reach = await find_reaching(connection, hosts, at)
+    states, unknown = dict[HostObject, Sides | None](), set[HostObject]()
+    async with connection.transaction():
+        async for each in undo_changes(connection, reach.reaching, at, object_ids):
+            if each.is_unknown:
+                unknown.add(each.key)
+            else:
+                states[each.key] = each.state
+    return Past(at, reach.reaching, states, frozenset(unknown), reach.not_reaching)
+
+
+async def find_reaching(connection: asyncpg.Connection, hosts: Hosts, at: int) -> Reach:
+    """Return the hosts whose states at a time can be told."""
+    rows = await connection.fetch(_REACHING, hosts.ids, at)
     # states are sent before the rows of a backlog, which therefore cannot be undone yet
     behind = {part.host for part in hosts.parts if part.backlog}
-    reaching = {row["host"] for row in begins if row["at"] is not None and row["at"] <= at} - behind
+    reaching = {row["host"] for row in rows} - behind
     parts = tuple(part for part in hosts.parts if part.host in reaching)
-    named = list(map(list, zip(*object_ids, strict=True))) if object_ids else [[], [], []]
-    rows = await connection.fetch(
-        "SELECT change.host, change.source, plugin, kind, change.name, what, fields"
-        " FROM opdbus.change JOIN opdbus.host ON host.host = change.host"
-        " AND host.epoch = change.epoch"
-        " WHERE change.host = ANY($1) AND at > $2 AND what = ANY($3)"
-        " AND ($4 OR (plugin, kind, change.name) IN"
-        " (SELECT * FROM unnest($5::text[], $6::text[], $7::text[])))"
-        " ORDER BY change.host, change.seq DESC",
-        sorted(reaching),
-        at,
-        list(_CHANGES),
-        object_ids is None,
-        *named,
-    )
-    changed = {_key(row) for row in rows}
-    present = await _present(connection, changed)
-    undoing = {key: _Undoing(present.get(key)) for key in changed}
-    for row in rows:
-        undoing[_key(row)].undo(row["source"], row["what"], row["fields"])
-    return Past(
-        at,
-        Hosts(parts, hosts.is_all and len(parts) == len(hosts.parts)),
-        {key: each.result() for key, each in undoing.items() if not each.is_unknown},
-        frozenset(key for key, each in undoing.items() if each.is_unknown),
-        hosts.names(set(hosts.ids) - reaching),
-    )
+    is_all = hosts.is_all and len(parts) == len(hosts.parts)
+    return Reach(Hosts(parts, is_all), hosts.names(set(hosts.ids) - reaching))
 
 
-def _key(row: asyncpg.Record) -> HostObject:
-    return HostObject(row["host"], ObjectId(row["plugin"], row["kind"], row["name"]))
+# The first row is nearly always the oldest.
+_REACHING: Final = """
+SELECT host FROM opdbus.host WHERE host = ANY($1) AND ((
+  SELECT at FROM opdbus.change WHERE (change.host, change.epoch) = (host.host, host.epoch)
+  ORDER BY seq LIMIT 1) <= $2
+OR EXISTS (
+  SELECT FROM opdbus.change WHERE (change.host, change.epoch) = (host.host, host.epoch)
+  AND at <= $2))
+"""
+_LATER: Final = """
+SELECT change.host, change.source, change.plugin, change.kind, change.name, what, fields, content
+FROM opdbus.change JOIN opdbus.host ON (host.host, host.epoch) = (change.host, change.epoch)
+LEFT JOIN opdbus.object ON (object.host, object.plugin, object.kind, object.name)
+  = (change.host, change.plugin, change.kind, change.name)
+WHERE ($1::int[] IS NULL OR change.host = ANY($1)) AND at > $2 AND what = ANY($3) {only}
+ORDER BY change.host, change.seq DESC
+"""
+_ONLY: Final = (
+    "AND (change.plugin, change.kind, change.name) IN"
+    " (SELECT * FROM unnest($4::text[], $5::text[], $6::text[]))"
+)
 
 
-async def _present(
-    connection: asyncpg.Connection, wanted: set[HostObject]
-) -> dict[HostObject, Sides]:
-    if not wanted:
-        return {}
-    rows = await connection.fetch(
-        "SELECT object.host, c.plugin, c.kind, c.name, c.source, c.declared, c.observed"
-        " FROM unnest($1::int[], $2::text[], $3::text[], $4::text[])"
-        " AS asked (host, plugin, kind, name)"
-        " JOIN opdbus.object USING (host, plugin, kind, name)"
-        " JOIN opdbus.content AS c ON c.digest = object.content",
-        *map(list, zip(*((each.host, *each.object_id) for each in wanted), strict=True)),
-    )
-    return {
-        _key(row): Sides(
-            row["source"],
-            *(json.loads(row[key]) if row[key] else None for key in ("declared", "observed")),
+async def undo_changes(
+    connection: asyncpg.Connection,
+    hosts: Hosts,
+    at: int,
+    object_ids: Sequence[ObjectId] | None = None,
+) -> AsyncIterator[PastObject]:
+    """Yield the objects that changed since a time, host by host; asks within a transaction.
+
+    So many rows are read that memory is that of some hosts, not of all.
+    """
+    named = list(map(list, zip(*object_ids, strict=True))) if object_ids else []
+    sql = _LATER.format(only=_ONLY if named else "")
+    cursor = await connection.cursor(sql, hosts.only, at, list(_CHANGES), *named)
+    undoing = _Undo(connection)
+    left: list[asyncpg.Record] = []
+    while rows := await cursor.fetch(_AT_A_TIME):
+        left += rows
+        last = left[-1]["host"]
+        ready = [row for row in left if row["host"] != last]
+        left = [row for row in left if row["host"] == last]
+        for each in await undoing.undo(ready):
+            yield each
+    for each in await undoing.undo(left):
+        yield each
+
+
+class _Undo:
+    """Undoes changes; what many hosts had alike is undone once."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+        self._contents: dict[bytes, Sides] = {}
+        self._undone: dict[tuple[Any, ...], tuple[Sides | None, bool]] = {}
+
+    async def undo(self, rows: Sequence[asyncpg.Record]) -> list[PastObject]:
+        """Return the objects of rows of whole hosts, each one's newest first."""
+        changes: dict[HostObject, list[tuple[str, str, str | None]]] = defaultdict(list)
+        contents: dict[HostObject, bytes | None] = {}
+        for host, source, plugin, kind, name, what, fields, content in rows:
+            key = HostObject(host, ObjectId(plugin, kind, name))
+            changes[key].append((source, what, fields))
+            contents[key] = content
+        await self._read({digest for digest in contents.values() if digest})
+        return [
+            PastObject(key, contents[key], *self._state(contents[key], tuple(each)))
+            for key, each in changes.items()
+        ]
+
+    def _state(
+        self, content: bytes | None, changes: Sequence[tuple[str, str, str | None]]
+    ) -> tuple[Sides | None, bool]:
+        found = self._undone.get((content, *changes))
+        if found is None:
+            undoing = _Undoing(self._contents.get(content) if content else None)
+            for source, what, fields in changes:
+                undoing.undo(source, what, fields)
+            found = (None, True) if undoing.is_unknown else (undoing.result(), False)
+            self._undone[(content, *changes)] = found
+        return found
+
+    async def _read(self, digests: set[bytes]) -> None:
+        if len(self._contents) > _MOST_KEPT or len(self._undone) > _MOST_KEPT:
+            self._contents.clear()
+            self._undone.clear()
+        rows = await self._connection.fetch(
+            "SELECT digest, source, declared, observed FROM opdbus.content WHERE digest = ANY($1)",
+            list(digests - self._contents.keys()),
         )
-        for row in rows
-    }
+        for digest, source, *sides in rows:
+            self._contents[digest] = Sides(source, *(json.loads(s) if s else None for s in sides))
 
 
 @dataclass

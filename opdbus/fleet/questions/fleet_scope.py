@@ -69,6 +69,11 @@ class Hosts:
         return [part.host for part in self.parts]
 
     @property
+    def only(self) -> list[int] | None:
+        """The numbers of the hosts, None for all: SQL is planned with each one of a list."""
+        return None if self.is_all else self.ids
+
+    @property
     def described(self) -> list[HostPart]:
         """The hosts whose whole state is stored: of others nothing can be said to be missing."""
         return [part for part in self.parts if not part.is_partial]

@@ -103,9 +103,9 @@ async def show(
     first, *others = await _resolve(connection, name, is_past=bool(at))
     rows = await connection.fetch(
         "SELECT host, content FROM opdbus.object WHERE (plugin, kind, name) = ($1, $2, $3)"
-        " AND host = ANY($4)",
+        " AND ($4::int[] IS NULL OR host = ANY($4))",
         *first,
-        hosts.ids,
+        hosts.only,
     )
     known = await read_contents(connection, sorted({row["content"] for row in rows}))
     states = {row["host"]: _state(known[row["content"]]) for row in rows}
@@ -231,9 +231,10 @@ async def _having(connection: asyncpg.Connection, test: HostTest, hosts: Hosts) 
     contents = await find_contents(connection, test.where, name=test.name)
     digests = [each.digest for each in contents if is_named(each, test.name)]
     rows = await connection.fetch(
-        "SELECT DISTINCT host FROM opdbus.object WHERE content = ANY($1) AND host = ANY($2)",
+        "SELECT DISTINCT host FROM opdbus.object WHERE content = ANY($1)"
+        " AND ($2::int[] IS NULL OR host = ANY($2))",
         digests,
-        hosts.ids,
+        hosts.only,
     )
     return {row["host"] for row in rows}
 

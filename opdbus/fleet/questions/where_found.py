@@ -109,9 +109,9 @@ async def _held(
             " FROM unnest($1::text[], $2::text[], $3::text[]) AS asked (plugin, kind, name)"
             " JOIN opdbus.object ON (object.plugin, object.kind, object.name)"
             " = (asked.plugin, asked.kind, asked.name)"
-            " WHERE object.host = ANY($4) GROUP BY 1, 2, 3, 4",
+            " WHERE $4::int[] IS NULL OR object.host = ANY($4) GROUP BY 1, 2, 3, 4",
             *map(list, zip(*single, strict=True)),
-            hosts.ids,
+            hosts.only,
         )
         for row in rows:
             if only is None or row["content"] in only:
@@ -120,9 +120,9 @@ async def _held(
     if several:
         rows = await connection.fetch(
             "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
-            " WHERE content = ANY($1) AND host = ANY($2) GROUP BY content",
+            " WHERE content = ANY($1) AND ($2::int[] IS NULL OR host = ANY($2)) GROUP BY content",
             list(several),
-            hosts.ids,
+            hosts.only,
         )
         for row in rows:
             held = _Held(row["content"], tuple(row["hosts"]))
