@@ -176,6 +176,34 @@ def test_a_host_offers_vectors_of_its_own_texts_only(database: FleetDatabase) ->
     assert asyncio.run(offer()) == 1
 
 
+def test_offers_of_a_model_before_go(database: FleetDatabase) -> None:
+    """Keep offers of one model for each host, so that they do not add up."""
+    host, other = database.add("web1"), database.add("web2")
+
+    async def offer(name: str, numerics: str) -> None:
+        async with database.uplink(name) as uplink:
+            await uplink.begin(facts(name, numerics=numerics), None)
+            await uplink.send([], STATES, 0)
+            await uplink.offer_vectors({text_digest(row): VECTOR for row in STATES})
+
+    async def run() -> None:
+        for name, numerics in ((host, "a/b/float"), (other, "a/b/float"), (host, "c/d/float")):
+            await offer(name, numerics)
+
+    database.fetch(
+        "SELECT opdbus.add_numerics(n, 'medium', $1) FROM unnest($2::text[]) AS n",
+        DIMENSION,
+        ["a/b/float", "c/d/float"],
+    )
+    asyncio.run(run())
+    offers = (
+        "SELECT host.name, numerics.name, count(*) FROM opdbus.offered_vector AS offered"
+        " JOIN opdbus.host USING (host) JOIN opdbus.numerics ON numerics.numerics ="
+        " offered.numerics GROUP BY 1, 2 ORDER BY 1"
+    )
+    assert database.fetch(offers) == [(host, "c/d/float", 2), (other, "a/b/float", 2)]
+
+
 def test_values_that_a_host_erased_are_erased_here(database: FleetDatabase) -> None:
     """Erase the values of the rows that a row `forgot` names."""
     host = database.add("web1")

@@ -189,6 +189,29 @@ BEGIN
   RETURN coalesce(lacking, '{}');
 END $$;
 
+-- As before; a host that changed its model has no offers of the one before, which would add up.
+CREATE OR REPLACE FUNCTION opdbus.offer_vectors(texts bytea[], vectors text[]) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+  own integer := opdbus.require_own_host();
+  taken integer;
+BEGIN
+  DELETE FROM opdbus.offered_vector AS old USING opdbus.host
+    WHERE host.host = own AND old.host = own AND old.numerics <> host.numerics;
+  INSERT INTO opdbus.offered_vector
+    SELECT own, host.numerics, given.digest, given.v::halfvec
+    FROM opdbus.host
+    JOIN opdbus.numerics USING (numerics)
+    CROSS JOIN unnest(texts, vectors) AS given (digest, v)
+    WHERE host.host = own AND host.vector_fault IS NULL
+      AND vector_dims(given.v::halfvec) = numerics.dimension
+      AND EXISTS (SELECT FROM opdbus.content JOIN opdbus.object ON object.content = content.digest
+                  WHERE content.text = given.digest AND object.host = own)
+    ON CONFLICT DO NOTHING;
+  GET DIAGNOSTICS taken = ROW_COUNT;
+  RETURN taken;
+END $$;
+
 REVOKE EXECUTE ON FUNCTION opdbus.limit_staged(),
   opdbus.count_new(integer), opdbus.refuse(integer, text), opdbus.own_refusal() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION opdbus.own_refusal() TO opdbus_host;
