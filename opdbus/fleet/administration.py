@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import asyncpg
 
@@ -19,6 +19,7 @@ _MOST_SESSIONS: Final = 8
 # Of a day, in MiB. A state may have 4 MiB.
 _LEAST_MIB: Final = 16
 _MOST_MIB: Final = 1 << 30
+_MOST_OBJECTS: Final = 10_000_000
 ROLE_PREFIX: Final = "host-"
 READER: Final = "opdbus_reader"
 WORKER: Final = "opdbus_worker"
@@ -140,21 +141,60 @@ async def tag_host(
     return tags
 
 
+class HostLimits(NamedTuple):
+    """What a host may send in a day (UTC) and may have, what it did, and why it is refused."""
+
+    mib: int
+    sent_mib: int
+    most_objects: int
+    objects: int
+    refusal: str
+
+
+async def read_limits(connection: asyncpg.Connection, name: str) -> HostLimits:
+    """Return the limits of a host; raises InvalidArgs."""
+    await _role_of_host(connection, name)
+    (row,) = await connection.fetch(
+        "SELECT coalesce(host.daily_bytes, fleet.daily_bytes) >> 20 AS mib,"
+        " CASE WHEN sent_on = (now() AT TIME ZONE 'UTC')::date THEN sent_bytes >> 20 ELSE 0 END"
+        "  AS sent_mib,"
+        " coalesce(host.most_objects, fleet.most_objects) AS most_objects, objects,"
+        " CASE WHEN refused_at IS NULL THEN '' ELSE coalesce(refusal, '') END AS refusal"
+        " FROM opdbus.host CROSS JOIN opdbus.fleet WHERE name = $1",
+        name,
+    )
+    return HostLimits(**dict(row))
+
+
 async def limit_host(connection: asyncpg.Connection, name: str, mib: int | None) -> int:
     """Let a host send so many MiB a day, None as many as the fleet's hosts; return what it may.
 
     Raises InvalidArgs.
     """
-    await _role_of_host(connection, name)
     if mib is not None and not _LEAST_MIB <= mib <= _MOST_MIB:
         raise InvalidArgs(f"{mib} MiB a day: give {_LEAST_MIB} to {_MOST_MIB:,}, or `default`")
-    found = await connection.fetchval(
-        "UPDATE opdbus.host SET daily_bytes = $2, refused_at = NULL WHERE name = $1"
-        " RETURNING coalesce(daily_bytes, (SELECT fleet.daily_bytes FROM opdbus.fleet))",
-        name,
-        None if mib is None else mib << 20,
+    await _limit(connection, name, "daily_bytes", None if mib is None else mib << 20)
+    return (await read_limits(connection, name)).mib
+
+
+async def limit_objects(connection: asyncpg.Connection, name: str, number: int | None) -> int:
+    """Let a host have so many objects, None as many as the fleet's hosts; return how many it may.
+
+    Raises InvalidArgs.
+    """
+    if number is not None and not 0 < number <= _MOST_OBJECTS:
+        raise InvalidArgs(f"{number} objects: give 1 to {_MOST_OBJECTS:,}, or `default`")
+    await _limit(connection, name, "most_objects", number)
+    return (await read_limits(connection, name)).most_objects
+
+
+async def _limit(connection: asyncpg.Connection, name: str, column: str, value: int | None) -> None:
+    await _role_of_host(connection, name)
+    await connection.execute(
+        f"UPDATE opdbus.host SET {column} = $2, refused_at = NULL, refusal = NULL"  # noqa: S608 -- our own names
+        " WHERE name = $1",
+        *(name, value),
     )
-    return int(found) >> 20
 
 
 def require_tag(tag: str) -> str:

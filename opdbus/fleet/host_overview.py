@@ -50,7 +50,7 @@ class HostOverview:
     vector_fault_at: float | None
     # the first row after rows of history that never came, of the last week
     after_gap: int | None
-    # since when it has sent as much in a day as it may
+    # since when its batches are refused, as it is over a limit
     refused_at: float | None
     same_machine: Sequence[str]
     is_silent: bool
@@ -65,7 +65,7 @@ class HostOverview:
             f"has the machine id of {', '.join(self.same_machine)}": self.same_machine,
             f"sends still {self.backlog:,} rows of history": self.backlog,
             f"rows of its history before row {self.after_gap} never came": self.after_gap,
-            "has sent as much today as it may: `op-dbus fleet limit` raises it": self.refused_at,
+            "is over its limit: `op-dbus fleet limit` shows and raises it": self.refused_at,
         }
         return [text for text, is_so in said.items() if is_so] + [
             f"observer {name} failed: {reason}" for name, _, reason in failed

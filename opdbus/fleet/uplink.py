@@ -127,7 +127,7 @@ class Uplink:
         """Store changes and objects in one transaction; return objects whose vectors are wanted.
 
         `remaining` is the number of rows of history that follow later. Raises LimitsExceeded, with
-        nothing stored, if the host has sent as much today as it may.
+        nothing stored, if the host is over a limit.
         """
         with postgres.translate_errors(self._url):
             async with self._connection.transaction():
@@ -137,10 +137,13 @@ class Uplink:
                     self.epoch,
                     remaining,
                 )
+                refusal = places is None and await self._connection.fetchval(
+                    "SELECT opdbus.own_refusal()"
+                )
         if places is None:
             raise LimitsExceeded(
-                "this host has sent as much today as the fleet takes of one host: it goes on"
-                " tomorrow (UTC), or after `op-dbus fleet limit` on the server"
+                f"the fleet takes no more of this host: {refusal}; it goes on by itself once it is"
+                " below that again, or after `op-dbus fleet limit` on the server"
             )
         return [objects[place] for place in places]
 

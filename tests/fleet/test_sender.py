@@ -396,6 +396,23 @@ async def test_a_refusal_is_said_once(host: FleetHost, capfd: pytest.CaptureFixt
     assert len(lines) == 2, lines
 
 
+async def test_a_host_over_its_limit_goes_on_once_it_is_raised(host: FleetHost) -> None:
+    """Say which limit it is, keep what is stored, and send the rest when there is room."""
+    async with calling(host.daemon.bus) as caller, Client(host.daemon.bus) as client:
+        await caller.ready()
+        async with host.sending() as sender:
+            await host.until_equal(client)
+            stored = await host.fetch("SELECT objects FROM opdbus.host")
+            await host.fetch("UPDATE opdbus.host SET most_objects = objects")
+            await client.publish("test", BOXES)
+            await until(lambda: says(sender, "takes no more of this host"), wanted=True)
+            assert f"and may have {stored[0][0]};" in sender.progress.text
+            assert await host.fetch("SELECT objects FROM opdbus.host") == stored
+            await host.fetch("UPDATE opdbus.host SET most_objects = NULL")
+            await host.until_equal(client)
+        assert await host.fetch("SELECT refused_at, conflict FROM opdbus.host") == [(None, None)]
+
+
 async def test_a_batch_whose_answer_is_lost_is_stored_once(host: FleetHost, tmp_path: Path) -> None:
     """Send a batch again if the connection ends before the answer to its commit."""
     async with (

@@ -101,6 +101,21 @@ def test_tags(server: FleetServer) -> None:
     assert "has no host" in server.command("tag", "nobody", "+a", code=2)
 
 
+def test_limits(server: FleetServer) -> None:
+    """Show the limits of a host, change one or both, and undo it."""
+    server.add("limited")
+    shown = "limited: at most 1,024 MiB a day, 0 today; at most 200,000 objects, 0 now\n"
+    assert server.command("limit", "limited") == shown
+    assert "at most 2,048 MiB a day" in server.command("limit", "limited", "2048")
+    both = server.command("limit", "limited", "default", "--objects", "300000")
+    assert both == shown.replace("200,000", "300,000")
+    assert server.command("limit", "limited", "--objects", "default") == shown
+    for words in (["x"], ["15"], ["--objects", "0"], ["--objects", "-1"]):
+        assert "or `default`" in server.command("limit", "limited", *words, code=2).replace(
+            "and not `default`", "or `default`"
+        )
+
+
 def test_hosts_are_listed_with_what_is_wrong(server: FleetServer) -> None:
     """List silent hosts first, then those with findings, with the age of each one's part."""
     for name in ("alone", "clone1", "clone2", "never"):

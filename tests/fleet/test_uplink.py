@@ -176,6 +176,34 @@ def test_a_host_offers_vectors_of_its_own_texts_only(database: FleetDatabase) ->
     assert asyncio.run(offer()) == 1
 
 
+def test_offers_of_a_model_before_go(database: FleetDatabase) -> None:
+    """Keep offers of one model for each host, so that they do not add up."""
+    host, other = database.add("web1"), database.add("web2")
+
+    async def offer(name: str, numerics: str) -> None:
+        async with database.uplink(name) as uplink:
+            await uplink.begin(facts(name, numerics=numerics), None)
+            await uplink.send([], STATES, 0)
+            await uplink.offer_vectors({text_digest(row): VECTOR for row in STATES})
+
+    async def run() -> None:
+        for name, numerics in ((host, "a/b/float"), (other, "a/b/float"), (host, "c/d/float")):
+            await offer(name, numerics)
+
+    database.fetch(
+        "SELECT opdbus.add_numerics(n, 'medium', $1) FROM unnest($2::text[]) AS n",
+        DIMENSION,
+        ["a/b/float", "c/d/float"],
+    )
+    asyncio.run(run())
+    offers = (
+        "SELECT host.name, numerics.name, count(*) FROM opdbus.offered_vector AS offered"
+        " JOIN opdbus.host USING (host) JOIN opdbus.numerics ON numerics.numerics ="
+        " offered.numerics GROUP BY 1, 2 ORDER BY 1"
+    )
+    assert database.fetch(offers) == [(host, "c/d/float", 2), (other, "a/b/float", 2)]
+
+
 def test_values_that_a_host_erased_are_erased_here(database: FleetDatabase) -> None:
     """Erase the values of the rows that a row `forgot` names."""
     host = database.add("web1")
@@ -362,7 +390,9 @@ def test_a_host_sends_no_more_in_a_day_than_it_may(database: FleetDatabase) -> N
     assert database.fetch(count) == [(3,), (0,)]
     assert database.fetch("SELECT max(seq) FROM opdbus.change") == [(1,)]
     found = {each.name: each.findings() for each in database.run(list_hosts)}
-    assert any("as much today" in each for each in found[host])
+    assert any("over its limit" in each for each in found[host])
+    limits = database.run(lambda each: administration.read_limits(each, host))
+    assert limits == (16, 11, 200_000, 3, "it has sent as much today as it may, 16 MiB")
     send(database, other, objects=large)
     # small batches pass as before, and so does everything on the next day
     send(database, host, changes=rows[:2])
@@ -373,9 +403,42 @@ def test_a_host_sends_no_more_in_a_day_than_it_may(database: FleetDatabase) -> N
     assert database.run(lambda each: administration.limit_host(each, host, None)) == 1024
 
 
+def test_a_host_has_no_more_objects_than_it_may(database: FleetDatabase) -> None:
+    """Refuse new objects above the limit, keep what is stored, and take changes and removals."""
+    host = database.add("web1")
+    limit = administration.limit_objects
+    assert database.run(lambda each: limit(each, host, 3)) == 3
+    rows = [state_row(f"n{n}") for n in range(6)]
+    gone = [row._replace(body=None) for row in rows]
+    send(database, host, objects=rows[:3])
+    with pytest.raises(LimitsExceeded, match="3 objects and sends 1 new ones, and may have 3;"):
+        send(database, host, changes=history(2), objects=rows[:4])
+    with pytest.raises(LimitsExceeded):
+        send(database, host, objects=[gone[0], rows[3], rows[4]])
+    (found,) = database.run(list_hosts)
+    assert (found.objects, found.refused_at is None) == (3, False)
+    assert database.fetch("SELECT count(*) FROM opdbus.change") == [(0,)]
+    # names that come twice, removals of what is not there, and of what comes again
+    send(database, host, objects=[state_row("n0", text="new"), gone[1], gone[5], rows[3], rows[3]])
+    send(database, host, objects=[gone[2], rows[2]])
+    count = "SELECT objects, (SELECT count(*) FROM opdbus.object) FROM opdbus.host"
+    assert database.fetch(count) == [(3, 3)]
+    assert database.run(lambda each: limit(each, host, 2)) == 2
+    send(database, host, objects=[gone[0], state_row("n2", text="new")])
+    send(database, host, objects=[state_row("n2", text="newer")], changes=history(2))
+    assert database.fetch(count) == [(2, 2)]
+    assert database.run(lambda each: limit(each, host, None)) == 200_000
+    send(database, host, objects=rows, changes=history(2))
+    assert database.fetch(count) == [(6, 6)]
+    assert not [each for one in database.run(list_hosts) for each in one.findings()]
+
+
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
+        (("INSERT INTO opdbus.staged_object (host, place, plugin, kind, name, body)"
+         " SELECT opdbus.own_host(), n, 'a', 'b', 'c', repeat('x', 4000000)"
+         " FROM generate_series(0, 17) AS n"), "64 MiB at a time"),
         (("INSERT INTO opdbus.staged_object (host, place, plugin, kind, name)"
          " SELECT opdbus.own_host(), n, 'a', 'b', 'c' FROM generate_series(0, 5000) AS n"),
          "violates check constraint"),

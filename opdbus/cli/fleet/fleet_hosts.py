@@ -206,19 +206,39 @@ def tag(context: click.Context, host: str, changes: tuple[str, ...]) -> None:
 
 @fleet.command()
 @click.argument("host")
-@click.argument("mib")
+@click.argument("mib", metavar="[MIB]", default="")
+@click.option("--objects", metavar="NUMBER", default="", help="How many objects it may have.")
 @click.pass_context
-def limit(context: click.Context, host: str, mib: str) -> None:
-    """Let a host send MIB a day, states and history together; `default` is the fleet's limit."""
+def limit(context: click.Context, host: str, mib: str, objects: str) -> None:
+    """Let a host send MIB a day, states and history together, or have more objects.
+
+    `default` is the fleet's limit. Without either, show the host's limits.
+    """
     from opdbus.fleet import administration
 
-    if mib != "default" and not mib.isdecimal():
-        raise InvalidArgs(f"{mib!r} is no number of MiB, and not `default`")
-    wanted = None if mib == "default" else int(mib)
-    found = run_with_database(
-        context, lambda connection: administration.limit_host(connection, host, wanted)
+    async def work(connection: asyncpg.Connection) -> administration.HostLimits:
+        if mib:
+            await administration.limit_host(connection, host, _parse_limit(mib, "MiB"))
+        if objects:
+            await administration.limit_objects(connection, host, _parse_limit(objects, "objects"))
+        return await administration.read_limits(connection, host)
+
+    found = run_with_database(context, work)
+    click.echo(
+        f"{host}: at most {found.mib:,} MiB a day, {found.sent_mib:,} today; at most"
+        f" {found.most_objects:,} objects, {found.objects:,} now"
     )
-    click.echo(f"{host}: at most {found:,} MiB a day")
+    if found.refusal:
+        output.print_paragraph(f"its batches are refused: {found.refusal}")
+
+
+def _parse_limit(text: str, unit: str) -> int | None:
+    """Return a number, None for `default`; raises InvalidArgs."""
+    if text == "default":
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise InvalidArgs(f"{text!r} is no number of {unit}, and not `default`")
+    return int(text)
 
 
 @fleet.command("add-reader")
