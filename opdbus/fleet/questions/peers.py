@@ -156,7 +156,7 @@ async def take_census(
 # are bits times 2^40, so that sums are exact; what a host lacks counts as the sum of all such
 # objects, less those that it has.
 _ODD: Final = """
-WITH held AS MATERIALIZED (
+WITH {pairs}held AS MATERIALIZED (
   SELECT content, count(*) AS hosts FROM {objects} GROUP BY content
 ), counted AS (
   SELECT held.content, held.hosts, c.plugin, c.kind, c.name, c.name_pattern,
@@ -235,7 +235,10 @@ WHERE NOT EXISTS (SELECT FROM own WHERE (own.host, own.plugin, own.kind, own.nam
 # All objects are read at each use: that is quicker than to look up contents in each partition,
 # as PostgreSQL would without OFFSET. Without the hosts, it need not plan with each one's number.
 _ALL_OBJECTS: Final = "(SELECT host, content FROM opdbus.object OFFSET 0) AS object"
-_OBJECTS: Final = _ALL_OBJECTS.replace(" OFFSET", " WHERE host = ANY($1) OFFSET")
+# The objects of some hosts are kept.
+_PAIRS: Final = (
+    "pair AS MATERIALIZED (SELECT host, content FROM opdbus.object WHERE host = ANY($1)), "
+)
 
 
 async def find_odd(
@@ -278,7 +281,11 @@ async def _find_oddities(
     total = len(ids)
     # all in the database: hosts have very many pairs of objects and states
     rows = await connection.fetch(
-        _ODD.format(more=_WEIGHT_OF_MORE, objects=_ALL_OBJECTS if is_all else _OBJECTS),
+        _ODD.format(
+            more=_WEIGHT_OF_MORE,
+            pairs="" if is_all else _PAIRS,
+            objects=_ALL_OBJECTS if is_all else "pair",
+        ),
         list(ids),
         total,
         max(1, int(total * _FEW)),
