@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # The constant of reciprocal rank fusion.
 _RANK_OFFSET: Final = 60
 # The best texts are ordered and rated as a host's own hits: see index.search.candidate_rating.
-_RATED: Final = 48
+_RATED: Final = 24
 # Of the others a text is weak, and left out, unless it has this share of the question's information
 # in words, or its cosine is so many standard deviations above that of any text.
 LEAST_SHARE: Final = 0.5
