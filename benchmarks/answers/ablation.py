@@ -308,7 +308,7 @@ def _functions() -> Iterator[Rule]:
     functions: Sequence[tuple[str, str, str, ModuleType, str, Any]] = (
         ("words", "everyday words", "phone calls", lexical_matches, "_add_everyday",
          lambda *_: None),
-        ("words", "rare words", "asterisk", lexical_matches, "_TELLING", -1),
+        ("words", "rare words", "asterisk", lexical_matches, "TELLING", -1),
         ("words", "a leading state", "stopped database", lexical_matches, "_without_state",
          lambda _question, terms, _view: terms),
         ("words", "an identifier means its object", "192.0.2.1", query_terms, "is_exact",

@@ -117,7 +117,8 @@ def _print_hits(answer: SearchAnswer, offset: int) -> None:
     for hit in answer.hits:
         alike = hit.found.alike - 1
         name = "/".join(hit.found.object_id) + (f" and {alike:,} alike" if alike else "")
-        print(output.add_style(output.escape_hidden(name), "bold"))
+        score = f"{hit.confidence:.3f}"
+        output.print_labelled(score, len(score), name, "bold")
         several = len(hit.found.texts) > 1
         print_below([str(hit.found.where)], 4)
         for each in hit.found.texts[:_MOST_STATES]:

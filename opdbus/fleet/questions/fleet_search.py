@@ -6,6 +6,7 @@ Ranks are merged, not scores, so that hosts with different models have an equal 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +19,16 @@ from opdbus.fleet.questions.fleet_conditions import (
     Content,
     TextFilter,
     find_contents,
+    read_content,
     read_question,
     require_fields,
 )
 from opdbus.fleet.questions.fleet_scope import Hosts, Scope, find_hosts
 from opdbus.fleet.questions.vector_ranks import Embed, NearText, Numerics
 from opdbus.fleet.questions.where_found import Family, FoundObject, locate
-from opdbus.fleet.questions.word_ranks import Corrected, WordRanks
+from opdbus.fleet.questions.word_ranks import Corrected, WeightedTerms, WordRanks
+from opdbus.index.search import candidate_rating
+from opdbus.index.search.candidate_rating import Candidate, Corpus
 from opdbus.platform import name_lists, tasks
 from opdbus.state.conditions import Condition
 from opdbus.state.object import ObjectId
@@ -34,8 +38,10 @@ if TYPE_CHECKING:
 
 # The constant of reciprocal rank fusion.
 _RANK_OFFSET: Final = 60
-# A hit is weak, and left out, unless it has this share of the question's information in words, or
-# its cosine is so many standard deviations above that of any text. docs/fleet.md has the figures.
+# The best texts are ordered and rated as a host's own hits: see index.search.candidate_rating.
+_RATED: Final = 24
+# Of the others a text is weak, and left out, unless it has this share of the question's information
+# in words, or its cosine is so many standard deviations above that of any text.
 LEAST_SHARE: Final = 0.5
 LEAST_ABOVE: Final = 5.0
 # Words may be fewer, and cosines lower, where both agree.
@@ -46,12 +52,16 @@ _ALIKE: Final = 6
 
 
 class Hit(NamedTuple):
-    """An object that answers; `share` and `above` are of its best text (see `LEAST_SHARE`)."""
+    """An object that answers; `share` and `above` are of its best text (see `LEAST_SHARE`).
+
+    `confidence` is the probability that the hit is right, as in a host's own search.
+    """
 
     found: FoundObject
     score: float
     share: float
     above: float
+    confidence: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +85,11 @@ class SearchAnswer:
 class _Evidence:
     """Evidence for texts: ranks by words, and the nearest texts of all models."""
 
+    terms: WeightedTerms
     words: WordRanks
     near: Mapping[bytes, tuple[int, NearText]]
+    # the models and vectors of the question that were compared
+    vectors: Sequence[tuple[Numerics, Sequence[float]]]
     compared: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -85,6 +98,7 @@ class _Rank(NamedTuple):
     score: float
     share: float
     above: float
+    confidence: float
 
 
 async def search(
@@ -119,7 +133,7 @@ async def search(
         return replace(answer, verdict=state.verdict)
     texts = await _filter_texts(connection, hosts, only)
     evidence = await _weigh(connection, asked.words, embed, texts)
-    ranked = _merge(evidence)
+    ranked = await _rate(connection, asked.words, hosts, evidence, only)
     families = await _families(connection, hosts, list(ranked), only)
     best: dict[Family, _Rank] = {}
     for family, texts_of in families.items():
@@ -158,7 +172,7 @@ async def _all_that_meet(
     limit, offset = window
     ordered = sorted(counts, key=lambda one: (-counts[one], one))[offset : offset + limit]
     found = await locate(connection, hosts, [Family(one) for one in ordered], only)
-    hits = tuple(Hit(each, 1.0, 1.0, 0.0) for each in found.values())
+    hits = tuple(Hit(each, 1.0, 1.0, 0.0, 1.0) for each in found.values())
     return SearchAnswer(hosts, asked, hits, len(counts))
 
 
@@ -203,8 +217,10 @@ async def _weigh(
                 # a text that several models have read counts by the best of them
                 near[text.digest] = min((rank, text), near.get(text.digest, (rank, text)))
     return _Evidence(
+        terms,
         by_words,
         near,
+        [(each, vectors[each.name]) for each in numerics if each.name in vectors],
         tuple(each.level for each in numerics if each.name in vectors),
         _describe_lack(numerics, vectors),
     )
@@ -231,7 +247,7 @@ def _describe_lack(
 
 
 def _merge(evidence: _Evidence) -> dict[bytes, _Rank]:
-    """Return the texts that are no weak hits, by reciprocal rank."""
+    """Return the texts by reciprocal rank, the best first."""
     shares = {each.digest: (n, each.share) for n, each in enumerate(evidence.words.texts)}
     found = {}
     for digest in shares.keys() | evidence.near.keys():
@@ -243,10 +259,79 @@ def _merge(evidence: _Evidence) -> dict[bytes, _Rank]:
             rank, text = evidence.near[digest]
             above = text.above
             score += 1 / (_RANK_OFFSET + rank)
-        both = share >= _LEAST_OF_BOTH[0] and above >= _LEAST_OF_BOTH[1]
-        if share >= LEAST_SHARE or above >= LEAST_ABOVE or both:
-            found[digest] = _Rank(score, share, above)
+        found[digest] = _Rank(score, share, above, 0.0)
+    return dict(sorted(found.items(), key=lambda item: (-item[1].score, item[0])))
+
+
+def _is_weak(rank: _Rank) -> bool:
+    both = rank.share >= _LEAST_OF_BOTH[0] and rank.above >= _LEAST_OF_BOTH[1]
+    return not (rank.share >= LEAST_SHARE or rank.above >= LEAST_ABOVE or both)
+
+
+async def _rate(
+    connection: asyncpg.Connection,
+    words: str,
+    hosts: Hosts,
+    evidence: _Evidence,
+    only: Mapping[bytes, Content] | None,
+) -> dict[bytes, _Rank]:
+    """Return the texts that are no weak hits: the best rated as by a host, and then the others."""
+    merged = _merge(evidence)
+    best = [*merged][:_RATED]
+    digests, candidates = await _candidates(connection, hosts, best, evidence, only)
+    for asked, meant in evidence.words.corrected:
+        words = re.sub(rf"(?i)(?<!\w){re.escape(asked)}(?!\w)", meant, words)
+    corpus = Corpus(
+        dict(zip(evidence.terms.words, evidence.terms.counts, strict=True)), evidence.terms.texts
+    )
+    rated = candidate_rating.order(words, candidates, corpus)
+    if not rated or rated[0].rating.is_weak:
+        return {}
+    found = {}
+    for at, each in enumerate(rated):
+        if not each.rating.is_weak:
+            rank, own = merged[digests[each.place]], each.rating.confidence
+            # scores of the others are lower
+            found[digests[each.place]] = rank._replace(score=1 + 1 / (1 + at), confidence=own)
+    least = min(each.confidence for each in found.values())
+    for digest in [*merged][_RATED:]:
+        if not _is_weak(merged[digest]):
+            found[digest] = merged[digest]._replace(confidence=least)
     return found
+
+
+async def _candidates(
+    connection: asyncpg.Connection,
+    hosts: Hosts,
+    texts: Sequence[bytes],
+    evidence: _Evidence,
+    only: Mapping[bytes, Content] | None,
+) -> tuple[list[bytes], list[Candidate]]:
+    """Return the texts that count with a state each, and their cosines."""
+    near = {digest: evidence.near[digest][1] for digest in texts if digest in evidence.near}
+    lacking = [digest for digest in texts if digest not in near]
+    for numerics, vector in evidence.vectors if lacking else ():
+        found = await vector_ranks.rank_by_vector(connection, numerics, vector, TextFilter(lacking))
+        near |= {each.digest: each for each in found if each.digest not in near}
+    rows = await connection.fetch(
+        "SELECT state.*, text.text AS said FROM unnest($1::bytea[]) AS asked (digest)"
+        " JOIN opdbus.text USING (digest), LATERAL (SELECT content.digest, source, plugin, kind,"
+        " name, coalesce(observed, declared) AS fields, content.text FROM opdbus.content"
+        " WHERE content.text = asked.digest AND ($3::bytea[] IS NULL OR content.digest = ANY($3))"
+        " AND EXISTS (SELECT FROM opdbus.object WHERE object.content = content.digest"
+        " AND object.host = ANY($2)) LIMIT 1) AS state",
+        list(texts),
+        hosts.ids,
+        None if only is None else list(only),
+    )
+    digests, candidates = [], []
+    for row in rows:
+        state = read_content(row)
+        # without the digest
+        compared = near[state.text][1:] if state.text in near else ()
+        digests.append(state.text)
+        candidates.append(Candidate(state.identity, state.properties, row["said"], *compared))
+    return digests, candidates
 
 
 async def _families(

@@ -36,11 +36,18 @@ class Numerics(NamedTuple):
 
 
 class NearText(NamedTuple):
-    """A text; `above` is how far its cosine is above that of any text, in standard deviations."""
+    """A text with its cosine by vectors of `level`, and the mean and spread of any text's."""
 
     digest: bytes
     cosine: float
-    above: float
+    level: str
+    mean: float
+    spread: float
+
+    @property
+    def above(self) -> float:
+        """How far the cosine is above that of any text, in standard deviations."""
+        return (self.cosine - self.mean) / max(self.spread, _LEAST_SPREAD)
 
 
 # Gives the vectors of a text by the names of the numerics that it can compute.
@@ -105,10 +112,6 @@ async def rank_by_vector(
             list(texts) if texts is not None else list(hosts) if hosts is not None else None,
         )
     return [
-        NearText(
-            row["digest"],
-            row["cosine"],
-            (row["cosine"] - row["mean"]) / max(row["spread"], _LEAST_SPREAD),
-        )
+        NearText(row["digest"], row["cosine"], numerics.level, row["mean"], row["spread"])
         for row in rows
     ]

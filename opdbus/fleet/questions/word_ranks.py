@@ -54,11 +54,12 @@ class WordRanks:
 
 @dataclass(frozen=True, slots=True)
 class WeightedTerms:
-    """Words of a question, in how many texts each is, and how much each tells (its idf)."""
+    """Words of a question, in how many of all texts each is, and how much each tells (its idf)."""
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
     weights: tuple[float, ...]
+    texts: int
     corrected: tuple[Corrected, ...] = ()
 
 
@@ -78,6 +79,7 @@ async def weigh_terms(connection: asyncpg.Connection, question: str) -> Weighted
         tuple(known),
         tuple(counts[word] for word in known),
         tuple(math.log((texts + 1) / (min(counts[word], texts) + 0.5)) for word in known),
+        texts,
         tuple(corrected),
     )
 

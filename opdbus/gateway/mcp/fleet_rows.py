@@ -30,15 +30,19 @@ def describe_hosts(hosts: Hosts, *more: str) -> str:
     return "\n".join(filter(None, (hosts.headline, *hosts.remarks, *more)))
 
 
-def object_row(found: FoundObject) -> Row:
-    """Return an object with the hosts that have it, and the values in which they differ."""
+def object_row(found: FoundObject, confidence: float) -> Row:
+    """Return an object with the hosts that have it, and the values in which they differ.
+
+    `confidence` is the probability that it is what was asked for.
+    """
     name = "/".join(found.object_id)
     line = found.text.partition("\n")[0]
     fields = [describe_field(each) for each in found.differing[:_MOST_FIELDS]]
     alike = f" and {found.alike - 1:,} alike" if found.alike > 1 else ""
     return make_row(
-        "; ".join([f"{name}{alike} {found.where}: {line}", *fields]),
+        "; ".join([f"{confidence:.2f} {name}{alike} {found.where}: {line}", *fields]),
         object=name,
+        score=round(confidence, 2),
         alike=found.alike if alike else None,
         where=str(found.where),
         summary=line,

@@ -73,7 +73,7 @@ class FleetTools:
             none = "" if found.hits else "nothing fits on these hosts"
             said = (*found.notes, found.verdict, mark(spelt) if spelt else "", none)
             note = fleet_rows.describe_hosts(found.hosts, *said)
-            rows = [fleet_rows.object_row(hit.found) for hit in found.hits]
+            rows = [fleet_rows.object_row(hit.found, hit.confidence) for hit in found.hits]
             return make_page(rows, note, offset, limit, found.total)
 
         if at:

@@ -44,7 +44,7 @@ from opdbus.state.flatten import singular
 from opdbus.state.object import Json
 
 # A word in more entries distinguishes little.
-_TELLING: Final = 500
+TELLING: Final = 500
 # An identifier in more entries, such as a common port, means none of them.
 _FEW: Final = 5
 # A state of a larger share of entries is an ordinary one.
@@ -215,7 +215,7 @@ def read_matches(
     scores /= np.float32(bm25_upper_bound([*found.counts.values()], objects))
     np.minimum(scores, 1, out=scores)
     # BM25 also rates frequency and length of text; this rates only the presence of rare terms
-    if telling := [found.having(term) for term in terms if found.counts[term] <= _TELLING]:
+    if telling := [found.having(term) for term in terms if found.counts[term] <= TELLING]:
         scores /= 2
         weights = [bm25_upper_bound([len(places)], objects) for places in telling]
         for weight, places in zip(weights, telling, strict=True):
@@ -230,7 +230,7 @@ def read_matches(
         if len(meant) <= _FEW:
             scores[meant[meant < len(scores)]] = 1.0
     literals = read_literals(store, question, found.counts)
-    missing = _missing(question, found.counts, objects)
+    missing = find_missing(question, found.counts, objects)
     return LexicalMatches(question, len(terms), scores, literals, missing)
 
 
@@ -281,7 +281,7 @@ def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequ
     return terms[1:] if having > _USUAL_STATE * len(view.places) else terms
 
 
-def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
+def find_missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
     """Return the share of a question that no object has; words that name values are not missing.
 
     Scales with the logarithm of the number of objects: small hosts lack most words.

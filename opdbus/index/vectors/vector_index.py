@@ -32,12 +32,18 @@ _AT_A_TIME: Final = 8192
 _SAMPLED: Final = 384
 # A smaller sample is mixed with the typical baseline, in proportion.
 _FEW: Final = 8
-# Numbers of texts at which `CosineBaseline.few` is 1 and 0.
+# Numbers of texts at which `CosineBaseline.small_host` is 1 and 0.
 _FEW_OBJECTS: Final = 48, 128
 # At most this many given places are compared exactly. Otherwise all rows are compared, unless the
 # places are fewer than one in _SPARSE of the rows.
 _FEW_COMPARED: Final = 1024
 _SPARSE: Final = 4
+
+
+def small_host(texts: int) -> float:
+    """Return `CosineBaseline.small_host` for a number of texts."""
+    few, enough = _FEW_OBJECTS
+    return min(1.0, max(0.0, math.log(enough / max(1, texts)) / math.log(enough / few)))
 
 
 class VectorIndex:
@@ -198,13 +204,7 @@ class VectorIndex:
         usual_mean, usual_spread, _ = TYPICAL_BASELINE
         mean = share * float(cosines.mean()) + (1 - share) * usual_mean
         spread = share * float(cosines.std()) + (1 - share) * usual_spread
-        return CosineBaseline(mean, spread, self._few())
-
-    def _few(self) -> float:
-        """Return `CosineBaseline.few` for the number of texts with vectors and objects without."""
-        few, enough = _FEW_OBJECTS
-        texts = max(1, len(self) + self.missing_object_count)
-        return min(1.0, max(0.0, math.log(enough / texts) / math.log(enough / few)))
+        return CosineBaseline(mean, spread, small_host(len(self) + self.missing_object_count))
 
     def _sample(self) -> NDArray[np.float32]:
         """Return a sample of vectors (sample, dimension), cached until rows change."""
