@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.fleet_workers import computed, states, sync, with_model, work
 
-from opdbus.fleet import fleet_level
+from opdbus.fleet import fleet_level, vector_store
 
 if TYPE_CHECKING:
     from harness.fleets import FleetDatabase
@@ -30,6 +30,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 _TEXTS = 3000
+_COMPUTED = "SELECT count(*) FROM opdbus.vector WHERE numerics = (SELECT wanted FROM opdbus.fleet)"
+# Counts vectors that came to be stored, also those of transactions that a kill undid.
+_COUNT_ATTEMPTS = """
+CREATE SEQUENCE opdbus.attempts;
+CREATE FUNCTION opdbus.count_attempt() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  PERFORM nextval('opdbus.attempts');
+  RETURN NEW;
+END $$;
+CREATE TRIGGER attempts BEFORE INSERT ON opdbus.vector FOR EACH ROW
+  EXECUTE FUNCTION opdbus.count_attempt()
+"""
 
 
 def test_another_level_by_ray(database: FleetDatabase, static: Config, settings: Config) -> None:
@@ -58,11 +70,11 @@ def test_an_actor_that_is_killed(database: FleetDatabase, static: Config, settin
     sync(database, static, host, states(2 * _TEXTS))
     work(database, static)
     with_model(database, settings, fleet_level.want)
+    database.run(lambda each: each.execute(_COUNT_ATTEMPTS))
     killed: list[int] = []
 
     def kill() -> None:
-        count = "SELECT count(*) FROM opdbus.vector WHERE numerics = 2"
-        while database.fetch(count) == [(0,)]:
+        while database.fetch(_COMPUTED) == [(0,)]:
             time.sleep(0.01)
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
@@ -78,6 +90,9 @@ def test_an_actor_that_is_killed(database: FleetDatabase, static: Config, settin
     assert killed
     progress = database.run(fleet_level.read_progress)
     assert progress == ("medium", "medium", 2 * _TEXTS, 2 * _TEXTS)
+    ((attempts,),) = database.fetch("SELECT last_value FROM opdbus.attempts")
+    print(f"{attempts} stored for {2 * _TEXTS} texts, one actor killed")
+    assert 2 * _TEXTS <= attempts <= 2 * _TEXTS + vector_store.BATCH
 
 
 def _is_ours(process: int) -> bool:
