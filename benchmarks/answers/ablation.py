@@ -313,7 +313,7 @@ def _functions() -> Iterator[Rule]:
          lambda _question, terms, _view: terms),
         ("words", "an identifier means its object", "192.0.2.1", query_terms, "is_exact",
          lambda *_: False),
-        ("words", "missing words", "kubernetes", lexical_matches, "_missing",
+        ("words", "missing words", "kubernetes", lexical_matches, "find_missing",
          lambda *_: scores.Missing()),
         ("literals", "numbers", "uid 0", lexical_matches, "_numbered", lambda _: []),
         ("literals", "numbers in words", "uid three", lexical_matches, "_DIGITS", {}),
