@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
-from harness.fleets import DIMENSION, facts, history, state_row, text_digest
+from harness.fleets import DIMENSION, another_database, facts, history, state_row, text_digest
 
 from opdbus.errors import AccessDenied, DatabaseUnreachable, LimitsExceeded, OpDbusError
 from opdbus.fleet import administration, postgres
@@ -21,6 +21,8 @@ from opdbus.history.hash_chain import row_hash
 from opdbus.state.object import canonical
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.fleets import FleetDatabase
 
 VECTOR = [1.0] * DIMENSION
@@ -40,6 +42,16 @@ def send(database: FleetDatabase, host: str, **given: object) -> list[StateRow]:
             return await uplink.send(changes, given.get("objects", []), 0)
 
     return asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def untouched(database_server: FleetDatabase) -> Iterator[FleetDatabase]:
+    """Give a database with two hosts, in which what a test tries stores nothing."""
+    with another_database(database_server, 901) as found:
+        for name in ("lone1", "lone2"):
+            found.add(name)
+        send(found, "lone2", objects=STATES)
+        yield found
 
 
 def test_equal_states_are_stored_once(database: FleetDatabase) -> None:
@@ -147,13 +159,11 @@ def test_another_machine_with_the_same_credentials_is_refused(database: FleetDat
         "CREATE TABLE opdbus.mine (a integer)",
     ],
 )
-def test_a_host_reaches_only_its_own_rows(database: FleetDatabase, statement: str) -> None:
+def test_a_host_reaches_only_its_own_rows(untouched: FleetDatabase, statement: str) -> None:
     """Refuse every statement of a host that reads or writes what others have."""
-    web1, web2 = database.add("web1"), database.add("web2")
-    send(database, web2, objects=STATES)
 
     async def run() -> None:
-        connection = await postgres.connect(database.url(web1), database.passwords[web1])
+        connection = await postgres.connect(untouched.url("lone1"), untouched.passwords["lone1"])
         try:
             await connection.fetch(statement)
         finally:
@@ -265,26 +275,24 @@ def test_a_host_takes_no_models_name(database: FleetDatabase) -> None:
     ids=["list", "text", "number", "no text", "long number", "deep"],
 )
 def test_states_that_readers_could_not_read_are_refused(
-    database: FleetDatabase, state: dict[str, object]
+    untouched: FleetDatabase, state: dict[str, object]
 ) -> None:
     """Store no state that would make questions about all hosts fail."""
-    host = database.add("web1")
     row = state_row("nginx", state="active")
     assert row.body is not None
     body = canonical(json.loads(row.body) | state)
     with pytest.raises(OpDbusError, match="a state has no text, or values"):
-        send(database, host, objects=[row._replace(body=body)])
+        send(untouched, "lone1", objects=[row._replace(body=body)])
 
 
 @pytest.mark.parametrize("fields", [5, [5], [["a"]], [["a", "", 1]], {"a": 1}])
 def test_changes_that_readers_could_not_read_are_refused(
-    database: FleetDatabase, fields: object
+    untouched: FleetDatabase, fields: object
 ) -> None:
     """Store no change whose fields are not lists of three texts."""
-    host = database.add("web1")
     (row,) = history(1)
     with pytest.raises(OpDbusError, match="no lists of three texts"):
-        send(database, host, changes=[row._replace(details={**row.details, "fields": fields})])
+        send(untouched, "lone1", changes=[row._replace(details={**row.details, "fields": fields})])
 
 
 def test_values_that_were_forgotten_after_a_gap_are_erased(database: FleetDatabase) -> None:
@@ -447,12 +455,11 @@ def test_a_host_has_no_more_objects_than_it_may(database: FleetDatabase) -> None
         ("SELECT opdbus.put_drift(to_jsonb(ARRAY[repeat('x', 34000000)]))", "at most 32 MiB"),
     ],
 )  # fmt: skip
-def test_staged_rows_are_limited(database: FleetDatabase, sql: str, reason: str) -> None:
+def test_staged_rows_are_limited(untouched: FleetDatabase, sql: str, reason: str) -> None:
     """Refuse more staged rows, or drift, than any batch has."""
-    host = database.add("web1")
 
     async def run() -> None:
-        own = database.url(host), database.passwords[host]
+        own = untouched.url("lone1"), untouched.passwords["lone1"]
         async with postgres.connected(*own) as connection:
             await connection.execute(sql)
 
