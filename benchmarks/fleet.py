@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=10.0)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=4, help="hosts that are loaded at one time")
-    parser.add_argument("--worker", default="none", metavar="LEVEL", help="run a worker besides")
+    parser.add_argument("--worker", default="medium", metavar="LEVEL", help="`none` for no worker")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     # the path of a unix socket has at most 107 bytes

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ _RENEW_SECONDS: Final = 86_400
 # Pauses before a worker is started again, which ends if it lacks the model.
 _WORKER_SECONDS: Final = (1.0, 5.0, 30.0, 300.0)
 _WORKER_END_SECONDS: Final = 20.0
+_WORKER_NICE: Final = 19
 # A sender's batch takes a minute at most.
 _TRANSACTION_SECONDS: Final = 120.0
 _CHECK_SECONDS: Final = 30.0
@@ -198,8 +200,13 @@ async def _run_worker(options: ServeOptions, server: EmbeddedServer) -> None:
     level = ["--level", options.level] if options.level else []
     for pause in pauses(_WORKER_SECONDS):
         worker = await asyncio.create_subprocess_exec(
-            *(*command, "worker", *level), stdin=asyncio.subprocess.DEVNULL, env=environ
+            *(*command, "worker", *level),
+            stdin=asyncio.subprocess.DEVNULL,
+            env=environ,
+            # a session is what the kernel gives processor time to
+            start_new_session=True,
         )
+        _lower_priority(worker.pid)
         try:
             status = await worker.wait()
         finally:
@@ -208,6 +215,14 @@ async def _run_worker(options: ServeOptions, server: EmbeddedServer) -> None:
                 await _end(worker)
         log.warning("worker ended", exit_status=status, retry_seconds=pause)
         await asyncio.sleep(pause)
+
+
+def _lower_priority(pid: int) -> None:
+    """Let a worker have what questions and senders leave of the processors."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _WORKER_NICE)
+        # of its session as a whole, where the kernel groups by session: see sched(7)
+        Path(f"/proc/{pid}/autogroup").write_text(str(_WORKER_NICE), encoding="ascii")
 
 
 async def _end(worker: asyncio.subprocess.Process) -> None:

@@ -233,7 +233,7 @@ def test_a_server_starts_and_ends(tmp_path: Path) -> None:
 
 
 def test_a_server_has_a_worker() -> None:
-    """Compute vectors in a process with a role of its own, which ends with the server."""
+    """Compute vectors in a process with a role of its own, which has what time is left over."""
     with fleet_folder() as folder, fleet_server(folder, ("--level", "static")) as server:
         server.add("web1")
         send(server, "web1", "machine")
@@ -244,6 +244,8 @@ def test_a_server_has_a_worker() -> None:
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
         pids = children.read_text().split()
         assert len(pids) == 2
+        # questions come first
+        assert [os.getpriority(os.PRIO_PROCESS, int(pid)) for pid in pids].count(19) == 1
         roles = "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'op-dbus'"
         others = f"{roles} AND pid <> pg_backend_pid()"
         assert server.database.fetch(others) == [(OWN_WORKER,)]
