@@ -165,7 +165,8 @@ def test_a_hit_is_compared_with_what_is_asked(
         entries = [entry for entry in memory.catalogue.view.entries if entry]
         entry = next(each for each in entries if each.identity.object_id.name == name)
         contents = await memory.content([entry])
-        has_kind = hit_features.has_asked_kind(question, memory.catalogue.view)
+        view = memory.catalogue.view
+        has_kind = hit_features.has_asked_kind(question, view.kind_masks[: view.end])
         return hit_features.find_mismatches(
             question, entry, contents[entry.id], has_kind=has_kind, has_number=True
         )

@@ -204,7 +204,7 @@ async def rank_by_words(
     asked = frozenset(terms.words)
 
     def rank(row: asyncpg.Record) -> tuple[float, int, bytes]:
-        named = _NAMED if _names_of(row["name"] or "") & asked else 0.0
+        named = _NAMED if query_terms.name_forms(row["name"] or "") & asked else 0.0
         return -(row["weight"] / total + named), row["size"], row["digest"]
 
     found = sorted(rows, key=rank)
@@ -222,9 +222,3 @@ def _telling(known: Sequence[tuple[int, str, float]]) -> list[str]:
             break
         rare.append(word)
     return rare
-
-
-def _names_of(name: str) -> set[str]:
-    """Return an object's name as a question may write it: nginx of nginx.service."""
-    lower = name.lower()
-    return {lower, lower.partition(".")[0], lower.rpartition("/")[2]}

@@ -48,6 +48,12 @@ def names(question: str) -> list[str]:
     return [word for word in words if word and word.lower() not in STOP_WORDS][:MAX_TERMS]
 
 
+def name_forms(name: str) -> frozenset[str]:
+    """Return an object's name in lower case as a question may write it: nginx of nginx.service."""
+    lower = name.lower()
+    return frozenset((lower, lower.partition(".")[0], lower.rpartition("/")[2]))
+
+
 def is_identifier(term: str) -> bool:
     """Return whether a term is an address, port, path or numbered name, not an ordinary word."""
     return "/" in term or (any(c.isdigit() for c in term) and term not in _PLAIN)

@@ -27,11 +27,10 @@ from opdbus.index.ranking.scores import (
     Score,
     bm25_upper_bound,
     idf,
-    kind_boosts,
     value_shares,
 )
 from opdbus.index.search import hit_features
-from opdbus.index.search.lexical_matches import TELLING, find_missing
+from opdbus.index.search.lexical_matches import LEAST_NAMED, TELLING, boost_kinds, find_missing
 from opdbus.index.vectors.vector_index import small_host
 from opdbus.language import kinds, vocabulary
 from opdbus.state.object import Identity, Json, canonical
@@ -42,8 +41,6 @@ _K1: Final = 1.2
 _B: Final = 0.75
 _MODE: Final = "hybrid"
 _WORDS_ONLY: Final = "lexical"
-# The least penalty of a kind whose objects often have ordinary words as names.
-_PENALIZED: Final = 0.05
 
 
 class Candidate(NamedTuple):
@@ -105,23 +102,18 @@ def _scores(
     of_kinds = [kinds.of_object(each.identity.object_id) for each in candidates]
     masks = np.array([mask for mask, _ in of_kinds], np.int64)
     penalties = np.array([penalty for _, penalty in of_kinds], np.float32)
-    for others, amount in form.less:
-        penalties = np.where(masks & others != 0, np.float32(amount), penalties)
     own = [int.from_bytes(each, "little") for each in traits]
     having = [
         np.array([bool(each & bits) for each in own]) for bits in vocabulary.values_in(question)
     ]
     values = value_shares(having, max(corpus.texts, len(candidates) + 1))
-    if values is not None and form.damped:
-        is_damped = form.damped == question_patterns.EVERY or masks & form.damped != 0
-        values *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
-    boosts = kind_boosts(form.asked, masks, penalties, values)
+    boosts = boost_kinds(form, masks, penalties, values)
     lexical = _lexical(candidates, corpus)
     is_left_out = hit_features.exclusion_rule(question)
     rows = []
     for place, each in enumerate(candidates):
         boost = float(boosts[place])
-        if boost > -_PENALIZED and (not form.asked.subject or masks[place] & form.asked.subject):
+        if boost > LEAST_NAMED and (not form.asked.subject or masks[place] & form.asked.subject):
             boost += _name_boost(question, each.identity.name, len(corpus.counts))
         score = Score(
             0.0,
@@ -142,8 +134,7 @@ def _scores(
 
 def _name_boost(question: str, name: str, terms: int) -> float:
     """Return the boost of an object whose name is a word of the question, or all of it."""
-    lower = name.lower()
-    own = {lower, lower.partition(".")[0], lower.rpartition("/")[2]}
+    own = query_terms.name_forms(name)
     found = sum(
         NAME_BOOST * query_terms.certainty(word, terms)
         for word in query_terms.names(question)
@@ -203,23 +194,12 @@ def _add_features(
     question: str, rows: Sequence[tuple[Entry, Score]], contents: Mapping[int, Content]
 ) -> list[tuple[Entry, Score]]:
     """Add word similarity and mismatches to the best rows."""
-    best = rows[: confidence.COMPARED]
-    features = hit_features.ours().match_features(
-        question, [contents[entry.id] for entry, _ in best]
+    masks = [kinds.of_object(entry.identity.object_id)[0] for entry, _ in rows]
+    has_kind = hit_features.has_asked_kind(question, np.array(masks, np.int64))
+    best = hit_features.add_features(
+        hit_features.ours(), question, rows[: confidence.COMPARED], contents, has_kind=has_kind
     )
-    subject = question_patterns.of(question).asked.subject
-    is_published = bool(subject) and not subject & ~kinds.published()
-    has_kind = not is_published or any(
-        kinds.of_object(entry.identity.object_id)[0] & subject for entry, _ in rows
-    )
-    has_number = hit_features.has_asked_number(question, [(e, contents[e.id]) for e, _ in best])
-    found = []
-    for (entry, score), known in zip(best, features, strict=True):
-        other = hit_features.find_mismatches(
-            question, entry, contents[entry.id], has_kind=has_kind, has_number=has_number
-        )
-        found.append((entry, score._replace(match_features=known, mismatch=other)))
-    return [*found, *rows[confidence.COMPARED :]]
+    return [*best, *rows[confidence.COMPARED :]]
 
 
 def _weaken(question: str, content: Content, rating: RatedHit) -> RatedHit:

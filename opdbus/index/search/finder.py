@@ -370,16 +370,9 @@ class Finder:
         if self._words is None:
             self._words = await asyncio.to_thread(hit_features.ours)
         best = [row for row in found[: confidence.COMPARED] if row[0].id in contents]
-        features = self._words.match_features(question, [contents[e.id] for e, _ in best])
-        has_kind = hit_features.has_asked_kind(question, self._memory.catalogue.view)
-        has_number = hit_features.has_asked_number(question, [(e, contents[e.id]) for e, _ in best])
-        rows = []
-        for (entry, score), known in zip(best, features, strict=True):
-            content = contents[entry.id]
-            other = hit_features.find_mismatches(
-                question, entry, content, has_kind=has_kind, has_number=has_number
-            )
-            rows.append((entry, score._replace(match_features=known, mismatch=other)))
+        view = self._memory.catalogue.view
+        has_kind = hit_features.has_asked_kind(question, view.kind_masks[: view.end])
+        rows = hit_features.add_features(self._words, question, best, contents, has_kind=has_kind)
         return [*rows, *found[confidence.COMPARED :]], contents
 
     async def _rank(self, query: Query, enough: int) -> RankedHits:

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import query_terms, question_patterns
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
@@ -183,14 +182,14 @@ def membership(question: str, entry: Entry, content: Content) -> int:
     return 0
 
 
-def has_asked_kind(question: str, view: EntryView) -> bool:
-    """Return whether an object of the kinds that a question asks for exists.
+def has_asked_kind(question: str, masks: NDArray[np.int64]) -> bool:
+    """Return whether one of some objects, by the masks of their kinds, is of a kind asked for.
 
-    True also if it asks for none, or for a kind that op-dbus observes.
+    True also if the question asks for none, or for a kind that op-dbus observes.
     """
     subject = question_patterns.of(question).asked.subject
     is_published = bool(subject) and not subject & ~kinds.published()
-    return not is_published or bool((view.kind_masks[: view.end] & subject).any())
+    return not is_published or bool((masks & subject).any())
 
 
 def has_asked_number(question: str, best: Iterable[tuple[Entry, Content]]) -> bool:
@@ -217,6 +216,29 @@ def has_other_number(question: str, content: Content) -> bool:
 
 def _whole_text(entry: Entry, content: Content) -> str:
     return f"{entry.identity.name} {content.text} {content.properties}"
+
+
+def add_features(
+    words: "WordSimilarity",
+    question: str,
+    best: RankedHits,
+    contents: Mapping[int, Content],
+    *,
+    has_kind: bool,
+) -> list[tuple[Entry, Score]]:
+    """Return rows with word similarity and mismatches in their scores.
+
+    `has_kind` is the result of `has_asked_kind`.
+    """
+    features = words.match_features(question, [contents[entry.id] for entry, _ in best])
+    has_number = has_asked_number(question, [(entry, contents[entry.id]) for entry, _ in best])
+    rows = []
+    for (entry, score), known in zip(best, features, strict=True):
+        other = find_mismatches(
+            question, entry, contents[entry.id], has_kind=has_kind, has_number=has_number
+        )
+        rows.append((entry, score._replace(match_features=known, mismatch=other)))
+    return rows
 
 
 def find_mismatches(

@@ -58,7 +58,7 @@ _RARE: Final = 5.0
 # Everyday words in more entries are skipped.
 _MANY: Final = 20_000
 # Objects of kinds with a larger penalty get no boost for their name.
-_LEAST_NAMED: Final = -0.05
+LEAST_NAMED: Final = -0.05
 # A word in more objects distinguishes little; a field name with a number may be in more.
 _MOST_WITH_VALUE: Final = 100
 _MOST_WITH_NUMBER: Final = 1000
@@ -134,15 +134,24 @@ def compute_boosts(
         if form.asked.subject:
             is_meant = is_meant & (kinds & form.asked.subject != 0)
         values[is_meant] = 1.0
-    penalties = view.penalties[:entries]
+    boosts = boost_kinds(form, kinds, view.penalties[:entries], values)
+    _add_names(boosts, matches, catalogue, form.asked.subject)
+    return Boosts(values, boosts)
+
+
+def boost_kinds(
+    form: question_patterns.Form,
+    kinds: NDArray[np.int64],
+    penalties: NDArray[np.float32],
+    values: NDArray[np.float32] | None,
+) -> NDArray[np.float32]:
+    """Return the boosts (entries,) of kinds for a question's form; damps `values` in place."""
     for others, amount in form.less:
         penalties = np.where(kinds & others != 0, np.float32(amount), penalties)
     if values is not None and form.damped:
         is_damped = form.damped == question_patterns.EVERY or kinds & form.damped != 0
         values *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
-    boosts = kind_boosts(form.asked, kinds, penalties, values)
-    _add_names(boosts, matches, catalogue, form.asked.subject)
-    return Boosts(values, boosts)
+    return kind_boosts(form.asked, kinds, penalties, values)
 
 
 def _add_names(
@@ -156,7 +165,7 @@ def _add_names(
         named = catalogue.named(name) if name not in literals else ()
         places = np.array([place for place in named if place < len(boosts)], np.intp)
         # packages, accounts and groups often have ordinary words as names
-        places = places[boosts[places] > _LEAST_NAMED]
+        places = places[boosts[places] > LEAST_NAMED]
         if subject:
             # `processes of alice` does not ask for the account
             places = places[catalogue.view.kind_masks[places] & subject != 0]
