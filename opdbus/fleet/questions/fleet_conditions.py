@@ -326,7 +326,7 @@ async def read_contents(
 
 
 def _narrow(known: FieldNames, asked: Condition) -> Sequence[tuple[str, object]] | None:
-    """Return clauses with a value each, of which every content that meets a condition meets all.
+    """Return clauses with a value each; a content that meets the condition meets all of them.
 
     None if no content meets it, since none has such a field.
     """

@@ -6,7 +6,6 @@ Ranks are merged, not scores, so that hosts with different models have an equal 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from opdbus.fleet.questions.fleet_scope import Hosts, Scope, find_hosts
 from opdbus.fleet.questions.vector_ranks import Embed, NearText, Numerics
 from opdbus.fleet.questions.where_found import Family, FoundObject, locate
 from opdbus.fleet.questions.word_ranks import Corrected, WeightedTerms, WordRanks
+from opdbus.index.query.spelling import Correction, apply_corrections
 from opdbus.index.search import candidate_rating
 from opdbus.index.search.candidate_rating import Candidate, Corpus
 from opdbus.platform import name_lists, tasks
@@ -122,8 +122,7 @@ async def search(
     await require_fields(connection, where)
     only: dict[bytes, Content] | None = None
     if asked.conditions:
-        ids = None if hosts.is_all else hosts.ids
-        contents = await find_contents(connection, asked.conditions, ids)
+        contents = await find_contents(connection, asked.conditions, hosts.only)
         only = {each.digest: each for each in contents}
     if not asked.words:
         return await _all_that_meet(connection, asked, hosts, only or {}, (limit, offset))
@@ -183,7 +182,7 @@ async def _filter_texts(
     if only is not None and hosts.is_all:
         return TextFilter(sorted({each.text for each in only.values()}))
     if only is None and (hosts.is_all or len(hosts.parts) > FEW_HOSTS):
-        return TextFilter(hosts=None if hosts.is_all else hosts.ids)
+        return TextFilter(hosts=hosts.only)
     rows = await connection.fetch(
         "SELECT DISTINCT content.text FROM opdbus.object JOIN opdbus.content"
         " ON content.digest = object.content WHERE object.host = ANY($1)"
@@ -279,8 +278,7 @@ async def _rate(
     merged = _merge(evidence)
     best = [*merged][:_RATED]
     digests, candidates = await _candidates(connection, hosts, best, evidence, only)
-    for asked, meant in evidence.words.corrected:
-        words = re.sub(rf"(?i)(?<!\w){re.escape(asked)}(?!\w)", meant, words)
+    words = apply_corrections(words, [Correction(*each) for each in evidence.words.corrected])
     corpus = Corpus(
         dict(zip(evidence.terms.words, evidence.terms.counts, strict=True)), evidence.terms.texts
     )

@@ -20,7 +20,7 @@ from opdbus.fleet.questions.fleet_conditions import (
 from opdbus.fleet.questions.fleet_past import Sides, find_reaching, undo_changes
 from opdbus.fleet.questions.fleet_scope import Hosts, OnHosts, Scope, find_hosts
 from opdbus.fleet.questions.fleet_search import LEAST_SHARE
-from opdbus.fleet.questions.where_found import read_texts
+from opdbus.fleet.questions.where_found import find_holders, read_texts
 from opdbus.language.object_text import render
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.object import ObjectId, StateObject
@@ -167,9 +167,7 @@ async def _present(
     """Return the present answers, with the number of hosts of each content."""
     only: dict[bytes, Content] | None = None
     if asked.conditions:
-        contents = await find_contents(
-            connection, asked.conditions, None if hosts.is_all else hosts.ids
-        )
+        contents = await find_contents(connection, asked.conditions, hosts.only)
         only = {each.digest: each for each in contents}
     shares: dict[bytes, float] = {}
     if asked.words:
@@ -207,13 +205,8 @@ async def _digests(
 async def _hits(
     connection: asyncpg.Connection, hosts: Hosts, shown: Mapping[ObjectId, _Tally]
 ) -> tuple[PastHit, ...]:
-    rows = await connection.fetch(
-        "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
-        " WHERE content = ANY($1) AND ($2::int[] IS NULL OR host = ANY($2)) GROUP BY content",
-        [digest for tally in shown.values() for digest in tally.contents],
-        hosts.only,
-    )
-    holders = {row["content"]: row["hosts"] for row in rows}
+    contents = [digest for tally in shown.values() for digest in tally.contents]
+    holders = await find_holders(connection, hosts, contents)
     best = {one: tally.best for one, tally in shown.items()}
     texts = await read_texts(connection, {b for _, b in best.values() if isinstance(b, bytes)})
     hits = []

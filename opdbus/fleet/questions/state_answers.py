@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.fleet.questions.fleet_conditions import Content, find_any, find_contents
+from opdbus.fleet.questions.where_found import find_holders
 from opdbus.index.query import question_patterns, state_questions, yes_or_no
 from opdbus.language import kinds, routes, vocabulary
 from opdbus.platform import name_lists
@@ -46,7 +47,7 @@ class StateAnswer(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What a state says to a question; None if it decides nothing."""
+    """The answer of a state to a question, None if it decides nothing."""
 
     is_yes: bool | None
     content: Content
@@ -113,7 +114,7 @@ async def _having_any(
     """Return the states that have one of some values."""
     rows = [row for number, row in enumerate(vocabulary.rows()) if bits >> number & 1]
     alternatives = [each for row in rows for each in row.alternatives]
-    contents = await find_any(connection, alternatives, _few(hosts))
+    contents = await find_any(connection, alternatives, hosts.only)
     return {one.digest: one for one in contents}
 
 
@@ -136,7 +137,7 @@ async def _decide(
     wanted = kinds.requested(asked.noun, frozenset()).named if asked.noun else 0
     found: dict[bytes, _Said] = {}
     for name in names:
-        contents = await find_contents(connection, [], _few(hosts), name=name)
+        contents = await find_contents(connection, [], hosts.only, name=name)
         said = [
             _Said(_answer(asked, one), one)
             for one in contents
@@ -153,7 +154,7 @@ async def _decide(
 
 
 def _answer(asked: YesOrNo, content: Content) -> bool | None:
-    """Return what a state says to a question; None if it decides nothing."""
+    """Return the answer of a state to a question; None if it decides nothing."""
     own = content.properties
     if asked.relation == yes_or_no.MEMBER:
         members = own.get(_MEMBERS)
@@ -173,25 +174,17 @@ async def _count_hosts(
     connection: asyncpg.Connection, asked: YesOrNo, decided: Mapping[bytes, _Said], hosts: Hosts
 ) -> StateAnswer | None:
     """Return the states that hosts have, with the hosts that say yes and no; None without any."""
-    rows = await connection.fetch(
-        "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
-        " WHERE content = ANY($1) AND host = ANY($2) GROUP BY content",
-        list(decided),
-        hosts.ids,
-    )
+    holders = await find_holders(connection, hosts, list(decided))
     of_host: dict[int, dict[str, bool | None]] = {}
-    for row in rows:
-        said = decided[row["content"]]
+    for content, ids in holders.items():
+        said = decided[content]
         name = said.name.lower().removesuffix(_SERVICE)
-        for host in row["hosts"]:
+        for host in ids:
             answers = of_host.setdefault(host, {})
             # one that is so is enough, and one that is not is more than one that nobody knows
             answers[name] = max((answers.get(name), said.is_yes), key=_ORDER.index)
-    contents = {
-        row["content"]: decided[row["content"]].content
-        for row in rows
-        if decided[row["content"]].is_yes is not None
-    }
+    said_by = {key: decided[key] for key in holders}
+    contents = {key: said.content for key, said in said_by.items() if said.is_yes is not None}
     if not contents:
         return None
     parts: dict[str, list[int]] = {"yes": [], "no": [], "not known": [], "not there": []}
@@ -217,7 +210,3 @@ def _say_where(word: str, names: Sequence[str], total: int) -> str:
     if len(names) > _MOST_NAMED:
         return f"{word} on {len(names):,} of {total:,} hosts"
     return f"{word} on {name_lists.join_first(names, _MOST_NAMED)}"
-
-
-def _few(hosts: Hosts) -> Sequence[int] | None:
-    return None if hosts.is_all else hosts.ids

@@ -46,7 +46,7 @@ class NearText(NamedTuple):
 
     @property
     def above(self) -> float:
-        """How far the cosine is above that of any text, in standard deviations."""
+        """The distance of the cosine above that of any text, in standard deviations."""
         return (self.cosine - self.mean) / max(self.spread, _LEAST_SPREAD)
 
 

@@ -118,16 +118,22 @@ async def _held(
                 one = ObjectId(row["plugin"], row["kind"], row["name"])
                 found[single[one]].append(_Held(row["content"], tuple(row["hosts"])))
     if several:
-        rows = await connection.fetch(
-            "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
-            " WHERE content = ANY($1) AND ($2::int[] IS NULL OR host = ANY($2)) GROUP BY content",
-            list(several),
-            hosts.only,
-        )
-        for row in rows:
-            held = _Held(row["content"], tuple(row["hosts"]))
-            found[several[row["content"]]].append(held)
+        for content, ids in (await find_holders(connection, hosts, list(several))).items():
+            found[several[content]].append(_Held(content, tuple(ids)))
     return found
+
+
+async def find_holders(
+    connection: asyncpg.Connection, hosts: Hosts, contents: Sequence[bytes]
+) -> dict[bytes, list[int]]:
+    """Return the numbers of the hosts that have each content; one that none has is left out."""
+    rows = await connection.fetch(
+        "SELECT content, array_agg(host) AS hosts FROM opdbus.object"
+        " WHERE content = ANY($1) AND ($2::int[] IS NULL OR host = ANY($2)) GROUP BY content",
+        contents,
+        hosts.only,
+    )
+    return {row["content"]: row["hosts"] for row in rows}
 
 
 async def read_texts(connection: asyncpg.Connection, digests: Iterable[bytes]) -> dict[bytes, str]:
