@@ -142,7 +142,7 @@ async def tag_host(
 
 
 class HostLimits(NamedTuple):
-    """What a host may send in a day (UTC) and may have, what it did, and why it is refused."""
+    """Limits of a host for a day (UTC) and for its objects, its use of both, and its refusal."""
 
     mib: int
     sent_mib: int
@@ -166,35 +166,31 @@ async def read_limits(connection: asyncpg.Connection, name: str) -> HostLimits:
     return HostLimits(**dict(row))
 
 
-async def limit_host(connection: asyncpg.Connection, name: str, mib: int | None) -> int:
-    """Let a host send so many MiB a day, None as many as the fleet's hosts; return what it may.
-
-    Raises InvalidArgs.
-    """
+async def limit_host(connection: asyncpg.Connection, name: str, mib: int | None) -> HostLimits:
+    """Let a host send so many MiB a day, None as many as the fleet's hosts; raises InvalidArgs."""
     if mib is not None and not _LEAST_MIB <= mib <= _MOST_MIB:
         raise InvalidArgs(f"{mib} MiB a day: give {_LEAST_MIB} to {_MOST_MIB:,}, or `default`")
-    await _limit(connection, name, "daily_bytes", None if mib is None else mib << 20)
-    return (await read_limits(connection, name)).mib
+    return await _limit(connection, name, "daily_bytes", None if mib is None else mib << 20)
 
 
-async def limit_objects(connection: asyncpg.Connection, name: str, number: int | None) -> int:
-    """Let a host have so many objects, None as many as the fleet's hosts; return how many it may.
-
-    Raises InvalidArgs.
-    """
+async def limit_objects(
+    connection: asyncpg.Connection, name: str, number: int | None
+) -> HostLimits:
+    """Let a host have so many objects, None as many as the fleet's hosts; raises InvalidArgs."""
     if number is not None and not 0 < number <= _MOST_OBJECTS:
         raise InvalidArgs(f"{number} objects: give 1 to {_MOST_OBJECTS:,}, or `default`")
-    await _limit(connection, name, "most_objects", number)
-    return (await read_limits(connection, name)).most_objects
+    return await _limit(connection, name, "most_objects", number)
 
 
-async def _limit(connection: asyncpg.Connection, name: str, column: str, value: int | None) -> None:
-    await _role_of_host(connection, name)
+async def _limit(
+    connection: asyncpg.Connection, name: str, column: str, value: int | None
+) -> HostLimits:
     await connection.execute(
         f"UPDATE opdbus.host SET {column} = $2, refused_at = NULL, refusal = NULL"  # noqa: S608 -- our own names
         " WHERE name = $1",
         *(name, value),
     )
+    return await read_limits(connection, name)
 
 
 def require_tag(tag: str) -> str:

@@ -386,11 +386,11 @@ def test_a_host_has_eight_sessions_at_most(database: FleetDatabase) -> None:
 
 
 def test_a_host_sends_no_more_in_a_day_than_it_may(database: FleetDatabase) -> None:
-    """Refuse what is too much of one host, keep what is stored, and say so in the list of hosts."""
+    """Refuse a batch above the limit, keep the stored rows, and name the host in the list."""
     host, other = database.add("web1"), database.add("web2")
     large = [state_row(f"n{n}", text="x" * 4_000_000) for n in range(5)]
     rows = history(3)
-    assert database.run(lambda each: administration.limit_host(each, host, 16)) == 16
+    assert database.run(lambda each: administration.limit_host(each, host, 16)).mib == 16
     send(database, host, changes=rows[:1], objects=large[:3])
     with pytest.raises(LimitsExceeded, match="as much today"):
         send(database, host, changes=rows, objects=large[3:])
@@ -408,14 +408,14 @@ def test_a_host_sends_no_more_in_a_day_than_it_may(database: FleetDatabase) -> N
     send(database, host, changes=rows, objects=large[3:])
     assert database.fetch(count) == [(5,), (5,)]
     assert not [each for one in database.run(list_hosts) for each in one.findings()]
-    assert database.run(lambda each: administration.limit_host(each, host, None)) == 1024
+    assert database.run(lambda each: administration.limit_host(each, host, None)).mib == 1024
 
 
 def test_a_host_has_no_more_objects_than_it_may(database: FleetDatabase) -> None:
     """Refuse new objects above the limit, keep what is stored, and take changes and removals."""
     host = database.add("web1")
     limit = administration.limit_objects
-    assert database.run(lambda each: limit(each, host, 3)) == 3
+    assert database.run(lambda each: limit(each, host, 3)).most_objects == 3
     rows = [state_row(f"n{n}") for n in range(6)]
     gone = [row._replace(body=None) for row in rows]
     send(database, host, objects=rows[:3])
@@ -426,16 +426,16 @@ def test_a_host_has_no_more_objects_than_it_may(database: FleetDatabase) -> None
     (found,) = database.run(list_hosts)
     assert (found.objects, found.refused_at is None) == (3, False)
     assert database.fetch("SELECT count(*) FROM opdbus.change") == [(0,)]
-    # names that come twice, removals of what is not there, and of what comes again
+    # names that come twice, removals of absent objects, and of one that comes again
     send(database, host, objects=[state_row("n0", text="new"), gone[1], gone[5], rows[3], rows[3]])
     send(database, host, objects=[gone[2], rows[2]])
     count = "SELECT objects, (SELECT count(*) FROM opdbus.object) FROM opdbus.host"
     assert database.fetch(count) == [(3, 3)]
-    assert database.run(lambda each: limit(each, host, 2)) == 2
+    assert database.run(lambda each: limit(each, host, 2)).most_objects == 2
     send(database, host, objects=[gone[0], state_row("n2", text="new")])
     send(database, host, objects=[state_row("n2", text="newer")], changes=history(2))
     assert database.fetch(count) == [(2, 2)]
-    assert database.run(lambda each: limit(each, host, None)) == 200_000
+    assert database.run(lambda each: limit(each, host, None)).most_objects == 200_000
     send(database, host, objects=rows, changes=history(2))
     assert database.fetch(count) == [(6, 6)]
     assert not [each for one in database.run(list_hosts) for each in one.findings()]

@@ -220,7 +220,8 @@ def limit(context: click.Context, host: str, mib: str, objects: str) -> None:
         if mib:
             await administration.limit_host(connection, host, _parse_limit(mib, "MiB"))
         if objects:
-            await administration.limit_objects(connection, host, _parse_limit(objects, "objects"))
+            number = _parse_limit(objects, "objects")
+            return await administration.limit_objects(connection, host, number)
         return await administration.read_limits(connection, host)
 
     found = run_with_database(context, work)
