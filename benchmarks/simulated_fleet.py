@@ -27,7 +27,7 @@ from opdbus.fleet.uplink import ChangeRow, HostFacts, StateRow, Uplink
 from opdbus.history.hash_chain import row_hash
 from opdbus.state.object import canonical
 
-# Kinds of which every host has its own values.
+# Every host has its own values of these kinds.
 OWN_KINDS = {"net", "system", "devices", "login1", "mounts"}
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b")
 VERSION = re.compile(r"\d+(?=\D*$)")

@@ -351,7 +351,7 @@ class _Session:
                 if known is None or known.digest != digest:
                     wanted.append(host_reader.path_of(*name))
         kept = {name for name, state in stored.items() if state.source in unlisted}
-        # what is gone comes first: a host at its limit has room for new objects then
+        # removals first: they make room for new objects on a host at its limit
         wanted = [host_reader.path_of(*name) for name in stored.keys() - kept] + wanted
         for at in range(0, len(wanted), BATCH_ROWS):
             await self._send_batch([], wanted[at : at + BATCH_ROWS], is_last=False)

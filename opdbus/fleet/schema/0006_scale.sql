@@ -1,4 +1,4 @@
--- What keeps questions over very many hosts from reading all rows.
+-- Columns and indexes that keep questions over very many hosts from reading all rows.
 
 -- A name without what may number or identify an object; opdbus.fleet.questions.identities has the
 -- same rule.
