@@ -24,6 +24,8 @@ from opdbus.state.object import FILE, Json, ObjectId
 
 # A changed declaration is intended for this time, unless the host changes, too.
 INTENDED_SECONDS: Final = 600.0
+# From this number on, declarations that are intended no longer are forgotten.
+_MAX_INTENDED: Final = 1000
 # The most history rows that are read of an object to find when it was declared.
 _MAX_DECLARATIONS: Final = 100
 # History rows that are read of an object to find a cause, and by how much (microseconds) they may
@@ -42,7 +44,7 @@ _OF_PRESENCE: Final = frozenset(("missing", "removed", "status", "load_state"))
 class DriftHistory:
     """Finds when differing fields were declared, and the causes of drift transitions.
 
-    `wall` is the time of day.
+    `clock` is monotonic, and `wall` the time of day, which may be set.
     """
 
     def __init__(
@@ -51,19 +53,33 @@ class DriftHistory:
         pairs: Pairs,
         records: Records,
         coverage: Coverage,
+        clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self._memory = memory
         self._pairs = pairs
         self._records = records
         self._coverage = coverage
+        self._clock = clock
         self._wall = wall
+        # the time of day at the start of `clock`, as of now
+        self._began = wall() - clock()
+        # until when, by `clock`, objects declared at a time of day are intended
+        self._until: dict[tuple[ObjectId, int], float] = {}
+
+    @property
+    def _declared_since(self) -> float:
+        """The time of the first declaration; 0 if the clock was ahead then."""
+        since = self._records.declared_since
+        return since if since <= self._wall() else 0.0
 
     async def declared_at(
         self, compared: Sequence[tuple[Plan, Sequence[Field]]]
     ) -> Mapping[ObjectId, int]:
         """Return when differing fields were declared, for objects where all were so recently."""
-        least = max(self._wall() - INTENDED_SECONDS, self._records.declared_since)
+        # the earlier one: the clock may have been set since
+        wall = min(self._wall(), self._began + self._clock())
+        least = max(wall - INTENDED_SECONDS, self._declared_since)
         new = [
             (plan, fields)
             for plan, fields in compared
@@ -100,15 +116,33 @@ class DriftHistory:
         `at` is when it was declared, in seconds since 1970. It ends when the host follows; an
         object in transition, such as a package that is being installed, has not followed yet.
         """
-        if at <= self._records.declared_since:
+        if at <= self._declared_since:
             return 0.0
-        latest: float = max(
-            (e.updated_at for e in plan.entries if e is not plan.declared), default=0
-        )
+        times: list[float] = [e.updated_at for e in plan.entries if e is not plan.declared]
         if not plan.observed:
-            latest = max(latest, self._coverage.last_observed_at(plan.object_id))
+            times.append(self._coverage.last_observed_at(plan.object_id))
+        # what is dated in the future is as old as can be: the clock was ahead
+        latest = max((time for time in times if time <= self._wall()), default=0.0)
         has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
-        return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
+        until = self._intended_until(plan.object_id, at)
+        return 0.0 if has_followed else max(0.0, until - self._clock())
+
+    def _intended_until(self, object_id: ObjectId, at: int) -> float:
+        """Return until when, by `clock`, an object declared at a time of day is intended.
+
+        The time of day counts at the first call alone, and for at most INTENDED_SECONDS.
+        """
+        now, wall = self._clock(), self._wall()
+        if (known := self._until.get((object_id, at))) is not None:
+            return known
+        if len(self._until) >= _MAX_INTENDED:
+            self._until = {
+                key: until
+                for key, until in self._until.items()
+                if until > now or key[1] + INTENDED_SECONDS > wall
+            }
+        left = min(max(0.0, at + INTENDED_SECONDS - wall), INTENDED_SECONDS)
+        return self._until.setdefault((object_id, at), now + left)
 
     async def explain(
         self, transitions: Sequence[DriftTransition], claims: frozenset[KindId]

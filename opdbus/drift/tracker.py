@@ -97,7 +97,7 @@ class Tracker:
         self.declarations = PairedDeclarations(
             memory, self.pairs, self._is_missing, self._coverage.covers
         )
-        self._history = DriftHistory(memory, self.pairs, self._records, self._coverage, wall)
+        self._history = DriftHistory(memory, self.pairs, self._records, self._coverage, clock, wall)
         # when tracking began, or a source last listed kinds for the first time
         self._news_at = clock()
         # the number of changes of the drift state, and the ranking as of it

@@ -159,6 +159,47 @@ async def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("ahead", "jumps"),
+    [
+        (0, [0, 0]),
+        # the clock was ahead when it was declared, and is set right later
+        (365 * 86_400, [0, 0]),
+        (365 * 86_400, [365 * 86_400, 0]),
+        # it is set ahead, or back, after that
+        (0, [365 * 86_400, 365 * 86_400]),
+        (0, [-365 * 86_400, -365 * 86_400]),
+        (0, [365 * 86_400, 0]),
+    ],
+)
+async def test_a_declaration_is_intended_for_ten_minutes_of_any_clock(
+    tmp_path: Path, ahead: int, jumps: list[int]
+) -> None:
+    """Count the time that has passed since a declaration, wherever the clock is set meanwhile."""
+    async with checking(tmp_path, is_new=True) as checked:
+
+        async def declare(**unit: object) -> None:
+            await checked.declare({"systemd": {"units": {"a": unit}}}, tmp_path)
+
+        await checked.observe(STOPPED, ["systemd/unit"])
+        await declare(state="inactive")
+        await checked.until(1010.0)
+        checked.clock.ahead = ahead
+        await declare(state="active")
+        await checked.until(1020.0)
+        for jump, now in zip(jumps, (1100.0, 1300.0), strict=True):
+            checked.clock.ahead = jump
+            # the object is compared again
+            await declare(state="active", x=now)
+            await checked.until(now)
+        assert checked.transitions == [["intended", NAME]]
+        await checked.until(1700.0)
+        assert checked.transitions == [["intended", NAME], ["drift", NAME]]
+        await declare(state="active", x=9)
+        await checked.until(1800.0)
+        assert checked.transitions == [["intended", NAME], ["drift", NAME]]
+
+
 async def test_only_what_is_declared_anew_is_intended(tmp_path: Path) -> None:
     """What differed from an older declaration goes on as drift where another field changes."""
     async with checking(tmp_path, is_new=True) as checked:

@@ -88,7 +88,7 @@ class StateStore:
         # row is not of this boot
         self.recorded_until = math.inf
         self._clock = clock
-        self._boot = boot
+        self.boot = boot
         self._eraser = Eraser(
             self.archive,
             self.snapshot_writer,
@@ -142,16 +142,16 @@ class StateStore:
         def load(store: Store) -> tuple[Migration | None, LoadedEntries]:
             # values that are secret by this version's rules are redacted first
             if left := migration.begin(store):
-                left = migration.redact_objects(store, left, at, self._boot)
+                left = migration.redact_objects(store, left, at, self.boot)
             return left, entry_snapshot.load(store, left.unrendered if left else range(0))
 
         left, loaded = await first(load)
         await self._writer.load(loaded)
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writer.generation = int(generation or 0)
-        latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
+        latest = await self.archive.read(lambda store: store.ledger.latest(self.boot))
         self.recorded_until = math.inf if latest is None else latest
-        self.since_last_run = await first(lambda store: begin(store, self._boot, at))
+        self.since_last_run = await first(lambda store: begin(store, self.boot, at))
         if left is None:
             self.migrator.done.set()
         if not self.archive.is_read_only:
@@ -284,7 +284,7 @@ class StateStore:
         def write(store: Store) -> range:
             with store.transaction():
                 work(store)
-                return store.ledger.append(changes, at, self._boot)
+                return store.ledger.append(changes, at, self.boot)
 
         if rows := await self.archive.write(write):
             self.notify(Recorded(rows[-1]))
