@@ -3,15 +3,20 @@
 import asyncio
 import json
 import logging
+import os
+import shutil
 import sqlite3
+import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import structlog
 from harness.journald import Journald
+from harness.mounts import mounted
 from harness.remembering import OWNER, unit, verified
 from structlog.testing import capture_logs
 
@@ -193,6 +198,35 @@ def test_no_journal_is_told(tmp_path: Path) -> None:
     assert [line["event"] for line in lines] == ["history has no checkpoints"]
 
 
+def test_a_checkpoint_covers_only_rows_that_survive_a_power_cut(
+    tmp_path: Path, journald: Journald, to_journal: Logger
+) -> None:
+    """Have rows on the disk before their checkpoint, also while a reader holds an older state."""
+    image, later = tmp_path / "image", tmp_path / "later"
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        await memory.publish([unit("a")], OWNER)
+        await memory.archive.write(lambda store: store.empty_log())
+        with closing(Store(memory.archive._path)) as reader, reader.snapshot():
+            assert reader.ledger.state().head.seq == 1
+            await memory.publish([unit("b")], OWNER)
+            await retention.checkpoint_and_prune()
+            # what the disk has now, and nothing that the kernel keeps in memory
+            shutil.copy(image, later)
+
+    with mounted(tmp_path / "disk", "-o", "loop", str(image)) as disk:
+        (disk / "state").mkdir()
+        os.sync()
+        run(disk / "state/memory.db", lambda memory: made(memory, to_journal), work)
+    point = read(journald.receive())
+    with mounted(tmp_path / "after", "-o", "loop", str(later)) as disk:
+        report = verified(disk / "state/memory.db", point)
+    assert (point.size, report.problems, report.vouched) == (2, [], 2)
+
+
 def test_only_the_service_is_believed(tmp_path: Path) -> None:
     """Ask journalctl for fields that only journald sets, in another journal if one is named."""
     asked = checkpoint.journal_command(990, "op-dbus.service", tmp_path)
@@ -342,7 +376,7 @@ def test_a_clock_that_jumps_removes_no_history(
             asyncio.run(both(days, boot))
     report = verified(path)
     assert (report.problems, report.first, report.rows) == ([], 1, 150)
-    steps = zip(zip(clocks, boots, strict=True), zip(clocks[1:], boots[1:], strict=True))
+    steps = pairwise(zip(clocks, boots, strict=True))
     is_ahead = any(later > now and boot == next_ for (now, boot), (later, next_) in steps)
     assert any("clock was set" in line["event"] for line in lines) is is_ahead
 
