@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from harness.mounts import mounted
-from harness.remembering import run
+from harness.remembering import run, verified
 from harness.running import (
     PATIENCE_SECONDS,
     STATE,
@@ -31,6 +32,11 @@ from opdbus.cli.alerts.delivery import Host
 from opdbus.client import Client
 from opdbus.doctor import examine
 from opdbus.errors import StoreError
+from opdbus.history.forget import Target
+from opdbus.history.ledger import Limits
+from opdbus.index.database.store import UNCLEAN
+from opdbus.index.state_store import erasure
+from opdbus.index.state_store.history_retention import HistoryRetention
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, StateObject
@@ -104,6 +110,63 @@ async def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(
     async with asyncio.timeout(PATIENCE_SECONDS):
         await changed.wait()
     assert names(memory) == {"kept"} == await stored(memory)
+
+
+def count_values(memory: StateStore) -> Callable[[], int]:
+    """Return a function that counts the rows of history with the word `hushed`."""
+
+    def count() -> int:
+        with closing(sqlite3.connect(memory.archive._path)) as reader:
+            rows = "SELECT count(*) FROM history WHERE fields LIKE '%hushed%'"
+            return int(reader.execute(rows).fetchone()[0])
+
+    return count
+
+
+@pytest.mark.parametrize("at_a_time", [2048, 100])
+async def test_what_cannot_be_forgotten_on_a_full_disk_is_forgotten_later(
+    small: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erase the rest as soon as there is room, whether some rows were erased before or none."""
+    monkeypatch.setattr(erasure, "_AT_A_TIME", at_a_time)
+    async with StateStore(small / "memory.db", boot="b1") as memory:
+        memory.archive._retry_seconds = (0.05,)
+        items = [unit(f"n{n}", f"{'hushed' if n % 2 else 'other'} {n} " * 40) for n in range(1000)]
+        await memory.publish(items, OWNER)
+        await memory.archive.write(lambda store: store.empty_log())
+        ballast, left = fill(small), count_values(memory)
+        if at_a_time == 100:
+            with ballast.open("r+b") as file:
+                file.truncate(ballast.stat().st_size - 3 * MIB // 4)
+        with pytest.raises(StoreError, match="erased as soon as it can be"):
+            await memory.forget(Target(text="hushed"), "")
+        assert (left() == 500) is (at_a_time == 2048)
+        with pytest.raises(StoreError, match="make room"):
+            await memory.forget(Target(text="hushed"), "")
+        ballast.unlink()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while left() or await memory.archive.read(lambda store: store.fact(UNCLEAN)):
+                await asyncio.sleep(0.02)
+    files = [file for file in small.iterdir() if file.is_file()]
+    assert not any(b"hushed" in file.read_bytes() for file in files if "memory.db-" in file.name)
+    assert verified(small / "memory.db").problems == []
+
+
+@work_of(run, "small")
+async def test_pruning_goes_on_once_there_is_room(memory: StateStore, small: Path) -> None:
+    """Remove rows past the limits that a full disk had kept, without any further change."""
+    memory.archive._retry_seconds = (0.05,)
+    items = [unit(f"n{n}", f"text {n} " * 40) for n in range(1000)]
+    await memory.publish(items, OWNER)
+    await memory.archive.write(lambda store: store.empty_log())
+    retention = HistoryRetention(memory, None, "op-dbus/1", Limits(rows=10))
+    ballast = fill(small)
+    await retention.checkpoint_and_prune()
+    assert memory.archive.fault
+    ballast.unlink()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await memory.archive.read(lambda store: store.ledger.cut().seq) != 990:  # noqa: ASYNC110 -- it tells of its end on no event
+            await asyncio.sleep(0.02)
 
 
 @work_of(run, "small")

@@ -246,7 +246,9 @@ def _recognize(database: sqlite3.Connection, path: Path) -> int:
 
 
 def _tune(database: sqlite3.Connection) -> None:
-    database.execute("PRAGMA journal_mode = WAL")
+    (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise sqlite3.OperationalError("its file system or another program allows no WAL")
     # in WAL mode, NORMAL keeps commits when the process is killed; after a power cut the database
     # is consistent but may lack the last commits
     database.execute("PRAGMA synchronous = NORMAL")

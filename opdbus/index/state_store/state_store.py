@@ -97,9 +97,14 @@ class StateStore:
             lambda last: self.notify(Recorded(last)),
         )
         self.migrator = Migrator(
-            self.archive, self._writer, self._eraser, self._now, boot, self._on_migration_step
+            self.archive,
+            self._writer,
+            self._eraser,
+            self._now,
+            boot,
+            on_progress,
+            self._on_rendered,
         )
-        self._on_progress = on_progress
         # number of running `publish` calls of each holder
         self._publishing: Counter[str] = Counter()
 
@@ -153,7 +158,7 @@ class StateStore:
         self.recorded_until = math.inf if latest is None else latest
         self.since_last_run = await first(lambda store: begin(store, self.boot, at))
         if left is None:
-            self.migrator.done.set()
+            self.migrator.finish()
         if not self.archive.is_read_only:
             self.archive.start(self.migrator.run())
 
@@ -161,13 +166,11 @@ class StateStore:
         """Return the time in microseconds since 1970."""
         return int(self._clock() * 1e6)
 
-    def _on_migration_step(self) -> None:
-        """Mark vectors as incomplete after a step of migration, and report progress."""
-        if not self.migrator.done.is_set():
-            self._writer.generation += 1
-            self.stale.set()
-            self.unstaged.set()
-        self._on_progress()
+    def _on_rendered(self) -> None:
+        """Mark vectors as incomplete after objects were rendered anew."""
+        self._writer.generation += 1
+        self.stale.set()
+        self.unstaged.set()
 
     async def __aexit__(self, *error: object) -> None:
         """Close the database, and cancel unfinished work."""
