@@ -1,7 +1,6 @@
 """Ages of history rows by time that has passed while the host ran, since its clock may be set."""
 
 import json
-import time
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
@@ -11,11 +10,6 @@ _NAME: Final = "history ages"
 _DAY: Final = 86_400.0
 # Marks in the longest age: rows are kept longer than that by at most one mark's distance.
 _MARKS: Final = 90
-
-
-def uptime() -> float:
-    """Return the seconds since the boot, with those of suspension."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Moment(NamedTuple):

@@ -115,7 +115,12 @@ def moment(text: str, now: float, boot: float) -> int:
 def moment_here(text: str) -> int:
     """Return a time in microseconds since 1970, by the clock of this host; raises InvalidArgs."""
     now = clock.time()
-    return moment(text, now, now - clock.clock_gettime(clock.CLOCK_BOOTTIME))
+    return moment(text, now, now - uptime())
+
+
+def uptime() -> float:
+    """Return the seconds since the boot, with those of suspension; no clock that is set."""
+    return clock.clock_gettime(clock.CLOCK_BOOTTIME)
 
 
 def is_event(text: str) -> bool:

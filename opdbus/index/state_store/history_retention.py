@@ -12,10 +12,11 @@ from opdbus.errors import StoreError
 from opdbus.history import checkpoint
 from opdbus.history.hash_chain import Head
 from opdbus.history.ledger import Limits
-from opdbus.history.row_ages import Moment, RowAges, uptime
+from opdbus.history.row_ages import Moment, RowAges
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.metrics import Family
+from opdbus.platform.timestamps import uptime
 
 log = structlog.get_logger()
 
