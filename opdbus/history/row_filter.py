@@ -42,6 +42,17 @@ SELECT json_group_array(json_array(plugin, kind, name)) FROM (
     WHERE (plugin, kind, name) > (?, ?, ?) ORDER BY plugin, kind, name LIMIT ?)
 """
 _THINGS_AT_A_TIME: Final = 2000
+# Steps through the index: each finds the next plugin.
+_HAS_KIND: Final = """
+WITH RECURSIVE plugins (plugin, number) AS (
+    SELECT min(plugin), 1 FROM history
+    UNION ALL SELECT (SELECT min(plugin) FROM history WHERE plugin > plugins.plugin), number + 1
+    FROM plugins WHERE plugin IS NOT NULL AND number < ?
+)
+SELECT EXISTS (SELECT 1 FROM history, plugins WHERE history.plugin = plugins.plugin AND kind = ?)
+"""
+_HAS_BOTH: Final = "SELECT EXISTS (SELECT 1 FROM history WHERE plugin = ? AND kind = ?)"
+_MAX_PLUGINS: Final = 2000
 _STATES: Final = (
     "SELECT source, properties FROM objects WHERE source IN (SELECT value FROM json_each(?))"
     " AND plugin = ? AND kind = ? AND name = ?"
@@ -225,6 +236,17 @@ class Reader:
         )
         return [source for (source,) in rows]
 
+    def has_kind(self, plugin: str, kind: str) -> bool:
+        """Return whether there is a row of a plugin and kind; an empty name matches any.
+
+        Without a plugin, only the first plugins are looked through: their number has no limit.
+        """
+        if plugin and kind:
+            return bool(self._one(_HAS_BOTH, plugin, kind))
+        if plugin:
+            return bool(self._one("SELECT EXISTS (SELECT 1 FROM history WHERE plugin = ?)", plugin))
+        return bool(self._one(_HAS_KIND, _MAX_PLUGINS, kind))
+
     def object_ids(self, after: Sequence[str]) -> list[ObjectId]:
         """Return the next objects that have rows, ordered by plugin, kind and name.
 
@@ -263,7 +285,7 @@ class Reader:
             rows.append(Row(seq, at, boot, Identity(*names), *change, *after))
         return rows
 
-    def _one(self, sql: str, *values: int, default: int = 0) -> int:
+    def _one(self, sql: str, *values: int | str, default: int = 0) -> int:
         row = self._database.execute(sql, values).fetchone()
         return default if row is None or row[0] is None else int(row[0])
 
