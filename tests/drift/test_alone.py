@@ -95,6 +95,7 @@ async def test_kinds_that_publishers_name_are_forgotten(tmp_path: Path) -> None:
             await checked.memory.withdraw([one.object_id for one in identities], 0)
             await checked.declare({"systemd": {"units": {"a": {}}}}, tmp_path)
             await checked.until(checked.clock.now + 1)
+        checked.tracker.awaits(lambda plugins, unlisted: [*plugins, *unlisted])
         assert remembered(checked) < 600
         await checked.declare({"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path)
         await checked.until(checked.clock.now + 10)
