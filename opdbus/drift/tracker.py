@@ -277,7 +277,9 @@ class Tracker:
             concerned |= dict.fromkeys(self.pairs.observed(object_id) if self._claims else ())
             self.pairs.undeclare(object_id)
             self._coverage.forget(object_id)
-            is_gone = object_id[:2] in self.pairs.active and not self.pairs.sides(object_id).observed
+            is_gone = (
+                object_id[:2] in self.pairs.active and not self.pairs.sides(object_id).observed
+            )
             self._has_gone |= is_gone
             if self.transitions.knows(object_id) or self._is_claimed(object_id):
                 concerned[object_id] = None

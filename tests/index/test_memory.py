@@ -270,24 +270,3 @@ def _counting(memory: StateStore, told: asyncio.Event) -> Any:
         return result
 
     return tell
-
-
-@work_of(run, "tmp_path")
-async def test_a_superlative_is_answered_among_very_many_objects(
-    memory: StateStore, tmp_path: Path
-) -> None:
-    """The largest of 5,500 objects of a kind is found, also where its words name every kind."""
-    named = {f"p{number}": 7919 * number % 100_003 for number in range(5_500)}
-    items = [
-        StateObject(Identity("live:packages", "packages", "package", name), {"size": size})
-        for name, size in named.items()
-    ]
-    for part in batches(items, 2000):
-        await memory.observe(part, set(), {})
-    first, second = sorted(named, key=named.__getitem__, reverse=True)[:2]
-    found = await extremes.find_extremes(memory, "which package is the largest?", None)
-    assert found
-    assert [one.name for one in found.object_ids] == [first]
-    found = await extremes.find_extremes(memory, "which packages are the largest?", None)
-    assert found
-    assert [one.name for one in found.object_ids][:2] == [first, second]
