@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.mounts import mounted
@@ -34,6 +35,7 @@ from opdbus.doctor import examine
 from opdbus.errors import StoreError
 from opdbus.history.forget import Target
 from opdbus.history.ledger import Limits
+from opdbus.index.database.fulltext_table import FulltextTable
 from opdbus.index.database.store import UNCLEAN
 from opdbus.index.state_store import erasure
 from opdbus.index.state_store.history_retention import HistoryRetention
@@ -407,3 +409,45 @@ def test_a_folder_that_may_not_be_entered_is_one_sentence() -> None:
     with tempfile.TemporaryDirectory() as folder:  # of mode 0700
         done = as_another_user(Path(folder) / "state" / "memory.db", "pass")
     assert done.stdout.endswith("state/memory.db: Permission denied\n"), done.stderr
+
+
+@work_of(run, "small")
+async def test_a_snapshot_that_cannot_be_written_is_named(
+    memory: StateStore, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log the file that cannot be written, with what to do, while the database can be written."""
+    monkeypatch.setattr("opdbus.index.state_store.snapshot_writer.MANY", 10)
+    items = [unit(f"{'n' * 200}{number}") for number in range(1000)]
+    await memory.publish(items, OWNER)
+    await memory.archive.write(lambda store: store.empty_log())
+    with fill(small).open("r+b") as file:
+        file.truncate(os.fstat(file.fileno()).st_size - 128 * 1024)
+    with capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                await memory.snapshot_writer.write_snapshot()
+    (line,) = lines
+    assert str(line["reason"]).startswith(f"cannot use {small / 'entries.sealed'}: No space left")
+    assert str(line["reason"]).endswith("make room on its file system")
+    assert not memory.archive.fault
+
+
+async def test_a_read_that_fails_is_logged(tmp_path: Path) -> None:
+    """Log why fields cannot be read, once a minute at most, and read them later."""
+    async with StateStore(tmp_path / "memory.db") as memory:
+        await memory.publish([unit("a")], OWNER)
+        failing = [StoreError("disk I/O error"), StoreError("disk I/O error")]
+        sift = FulltextTable.sift
+
+        def sift_later(*given: Any, **named: Any) -> Any:
+            if failing:
+                raise failing.pop()
+            return sift(*given, **named)
+
+        with capture_logs() as lines, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FulltextTable, "sift", sift_later)
+            for _ in range(2):
+                with pytest.raises(StoreError):
+                    await memory.fields.catch_up()
+            await memory.fields.catch_up()
+        assert [line["reason"] for line in lines] == ["disk I/O error"]
