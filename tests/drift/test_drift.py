@@ -1,5 +1,6 @@
 """Drift as a daemon tells of it: once, across restarts, with its history and in pages."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import pytest
 from harness.drifting import Checked, checking
 from harness.observing import Clock
+from harness.remembering import unit
 
 from opdbus.drift import drift_report
 from opdbus.drift.drift_report import announce
 from opdbus.drift.field import MISSING, PRESENCE, Field, Severity
 from opdbus.drift.transition_filter import DriftState
 from opdbus.errors import StateFileError
+from opdbus.history import row_filter
 from opdbus.history.change import Cause, take_severity
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
@@ -817,3 +820,29 @@ async def test_the_change_that_made_each_field_differ(tmp_path: Path) -> None:
         }
         ats = [found[object_ids[0]][name].at for name in ("enabled", "active_state")]
         assert 4 < (ats[1] - ats[0]) / 1e6 < 6
+
+
+async def test_origins_let_others_read_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read all history of the parts of objects in steps, between which others read."""
+    monkeypatch.setattr(row_filter, "_SCANNED", 16)
+    address = {"address": "10.0.0.5/24", "family": "ipv4", "interface": "lan0"}
+    link = {"net/interface/lan0": {"type": "ether", "addresses": ["10.0.0.5/24"]}}
+    part = "net/address/10.0.0.5/24 on lan0"
+    ipv4 = {"address": [{"ip": "10.0.0.6", "prefix": 24}]}
+    async with checking(tmp_path, is_new=True) as host:
+        await host.declare({"net": {"interfaces": [{"name": "lan0", "ipv4": ipv4}]}}, tmp_path)
+        await host.observe(link, ["net/interface", "net/address"], Cause("first"))
+        await host.observe({part: address}, [], Cause("job:1 start"))
+        await host.until(1020)
+        for number in range(300):
+            await host.memory.publish([unit("busy", number=number)], 0)
+        ended: list[str] = []
+        asked = asyncio.create_task(host.tracker.origins([ObjectId("net", "interface", "lan0")]))
+        asked.add_done_callback(lambda _: ended.append("origins"))
+        while "origins" not in ended:
+            await host.memory.archive.read(lambda store: store.fact("any"))
+            ended.append("other")
+        assert [one.name for one in asked.result()] == ["lan0"]
+    assert ended.count("other") > 10
