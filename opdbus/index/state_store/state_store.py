@@ -22,7 +22,7 @@ from opdbus.index.catalogue.transient_objects import TransientObjects
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.database.quota import ROOT, Usage, owned, require_owner
+from opdbus.index.database.quota import ROOT, Usage, is_published, owned, require_owner
 from opdbus.index.database.records import begin
 from opdbus.index.database.store import Content, Entry, Record, Store
 from opdbus.index.snapshot import entry_snapshot
@@ -225,8 +225,8 @@ class StateStore:
     ) -> None:
         """Insert or replace objects that an owner published; raises AccessDenied for another's.
 
-        With a `holder`, they are transient and live until `release(holder)`. The last publication
-        of an object decides. Raises LimitsExceeded and StoreError.
+        With a `holder`, they are transient and live until `release(holder)`, but those that are
+        permanent stay. Raises LimitsExceeded and StoreError.
         """
 
         async def work() -> None:
@@ -241,7 +241,8 @@ class StateStore:
                     )
                     await self._write(built, [], _always(cause))
                     if holder:
-                        self._transient.add(named, holder)
+                        passing = (i for i in named if i not in known or known[i].transient)
+                        self._transient.add(passing, holder)
                     else:
                         self._transient.discard(named)
             finally:
@@ -309,17 +310,24 @@ class StateStore:
     async def withdraw(self, object_ids: Iterable[ObjectId], owner: int, cause: str = "") -> int:
         """Remove what an owner published about objects; return the number of entries.
 
-        Raises UnknownObject, and AccessDenied if an object has no entry of this owner.
+        Objects that nobody publishes may have just gone. Raises AccessDenied if others alone
+        publish one, or if all are observed or declared only, and UnknownObject if there is none.
         """
 
         async def work() -> int:
             async with self._one_writer:
-                about = await each(self.catalogue.require_entries, [*object_ids])
-                gone = {e.id: e for entries in about for e in owned(entries, owner)}
+                about = [*zip(named, await each(self.catalogue.entries, named), strict=True)]
+                published = [entries for _, entries in about if is_published(entries)]
+                gone = {e.id: e for entries in published for e in owned(entries, owner)}
+                if about and not gone:
+                    # the reason why there is nothing to withdraw
+                    there = next((one for one, entries in about if entries), about[0][0])
+                    owned(self.catalogue.require_entries(there), owner)
                 nothing = BuiltRecords(self._clock(), [])
                 await self._write(nothing, [*gone.values()], _always(cause), withdrawn=True)
                 return len(gone)
 
+        named = [*object_ids]
         return await self.archive.shield(work())
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
