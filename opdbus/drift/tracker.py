@@ -104,6 +104,8 @@ class Tracker:
         self._news_at = clock()
         # the number of changes of the drift state, and the ranking as of it
         self._ranked: tuple[int, Ranked] = 0, ()
+        # the fingerprint of the declaration of each object that differs, as it was compared
+        self._marks: dict[ObjectId, str] = {}
         # whether an object of an active kind has gone since kinds were last forgotten
         self._has_gone = False
 
@@ -357,7 +359,13 @@ class Tracker:
     def _note(self, plan: Plan, fields: Sequence[Field], declared_at: int = 0) -> None:
         now = self._clock()
         intended = self._history.seconds(plan, fields, declared_at)
-        self.transitions.compare(plan.object_id, fields, now, now + intended)
+        mark = plan.declared.fingerprint if plan.declared else ""
+        before = self._marks.pop(plan.object_id, mark)
+        self.transitions.compare(
+            plan.object_id, fields, now, now + intended, is_by_file=mark != before
+        )
+        if self.transitions.knows(plan.object_id):
+            self._marks[plan.object_id] = mark
         for one in plan.observed if plan.declared else ():
             extra = one.entries[0].identity.object_id
             # it has a declaration now, and its drift as an undeclared object ends

@@ -846,3 +846,31 @@ async def test_origins_let_others_read_meanwhile(
             ended.append("other")
         assert [one.name for one in asked.result()] == ["lan0"]
     assert ended.count("other") > 10
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {},
+        {"systemd": {"units": {"b": {}}}},
+        {"systemd": {"units": {"a": {}}}},
+        {"systemd": {"units": {"a": {"active_state": "inactive"}}}},
+        {"systemd": {"units": {"a": {"active_state": "inactive", "enabled": True}}}},
+    ],
+)
+async def test_what_the_file_ends_is_no_drift_any_more(tmp_path: Path, later: Any) -> None:
+    """End drift at once where the file drops the object or field, or takes over what there is."""
+    async with checking(tmp_path) as checked:
+        await checked.observe(STOPPED, ["systemd/unit"])
+        await checked.declare({"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path)
+        await checked.until(1010.0)
+        assert [*checked.fields] == [NAME]
+        await checked.declare(later, tmp_path)
+        await checked.until(checked.clock.now)
+        assert NAME not in checked.fields
+        # what the host does counts after a while, as ever
+        await checked.declare({"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path)
+        await checked.until(1020.0)
+        await checked.observe(RUNNING, [])
+        await checked.until(checked.clock.now)
+        assert [*checked.fields] == [NAME]

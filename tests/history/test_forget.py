@@ -161,7 +161,7 @@ async def test_a_log_that_a_reader_kept_is_emptied_after_it(
             reader.execute("SELECT count(*) FROM history").fetchone()
             assert not (await memory.forget(Target(text=SECRET), ""))[1]
         async with asyncio.timeout(60):
-            while traces(tmp_path):
+            while traces(tmp_path):  # noqa: ASYNC110 -- it tells of its end on no event
                 await asyncio.sleep(0.02)
 
 

@@ -170,7 +170,7 @@ def test_what_is_kept_stays_when_a_holder_leaves(live: Callable[..., Any]) -> No
 
 @lived(engine=False)
 async def test_objects_that_have_gone_keep_no_batch_from_being_withdrawn(made: House) -> None:
-    """Withdraw the rest of a batch; refuse it as a whole if one is another's, or if none is there."""
+    """Withdraw the rest of a batch; refuse all of it if one is another's, or if none is there."""
     ids = {name: observed(name, "").identity.object_id for name in ("a", "b", "c", "gone", "file")}
     await made.publish(*(observed(name, "1") for name in ("a", "b")))
     await made.publish(observed("c", "1"), owner=OTHER)

@@ -305,7 +305,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
 def test_objects_get_vectors_while_history_is_checked(
     live: Callable[..., Any], settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Embed all objects, also new ones, and store them in bulk before history was looked through."""
+    """Embed all objects, also new ones, before history was looked through."""
     go, check = threading.Event(), migration.check_history
     path = settings.state_dir / "memory.db"
 
@@ -321,7 +321,7 @@ def test_objects_get_vectors_while_history_is_checked(
         async with asyncio.timeout(60):
             await made.memory.migrator.rendered.wait()
             assert made.memory.archive.no_bulk_load.is_set()
-            while made.vectors.missing_object_count():
+            while made.vectors.missing_object_count():  # noqa: ASYNC110 -- as `until`
                 await asyncio.sleep(0.01)
             assert not made.memory.migrator.done.is_set()
             go.set()
