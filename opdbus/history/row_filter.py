@@ -42,17 +42,6 @@ SELECT json_group_array(json_array(plugin, kind, name)) FROM (
     WHERE (plugin, kind, name) > (?, ?, ?) ORDER BY plugin, kind, name LIMIT ?)
 """
 _THINGS_AT_A_TIME: Final = 2000
-# Steps through the index: each finds the next plugin.
-_HAS_KIND: Final = """
-WITH RECURSIVE plugins (plugin, number) AS (
-    SELECT min(plugin), 1 FROM history
-    UNION ALL SELECT (SELECT min(plugin) FROM history WHERE plugin > plugins.plugin), number + 1
-    FROM plugins WHERE plugin IS NOT NULL AND number < ?
-)
-SELECT EXISTS (SELECT 1 FROM history, plugins WHERE history.plugin = plugins.plugin AND kind = ?)
-"""
-_HAS_BOTH: Final = "SELECT EXISTS (SELECT 1 FROM history WHERE plugin = ? AND kind = ?)"
-_MAX_PLUGINS: Final = 2000
 _STATES: Final = (
     "SELECT source, properties FROM objects WHERE source IN (SELECT value FROM json_each(?))"
     " AND plugin = ? AND kind = ? AND name = ?"
@@ -237,15 +226,12 @@ class Reader:
         return [source for (source,) in rows]
 
     def has_kind(self, plugin: str, kind: str) -> bool:
-        """Return whether there is a row of a plugin and kind; an empty name matches any.
-
-        Without a plugin, only the first plugins are looked through: their number has no limit.
-        """
-        if plugin and kind:
-            return bool(self._one(_HAS_BOTH, plugin, kind))
-        if plugin:
-            return bool(self._one("SELECT EXISTS (SELECT 1 FROM history WHERE plugin = ?)", plugin))
-        return bool(self._one(_HAS_KIND, _MAX_PLUGINS, kind))
+        """Return whether there is a row of a plugin and kind; an empty name matches any."""
+        wanted = {column: name for column, name in (("plugin", plugin), ("kind", kind)) if name}
+        where = " AND ".join(["TRUE", *(f"{column} = ?" for column in wanted)])
+        # without a plugin, the index is read to its end: a tenth of a second for a million rows
+        rows = f"SELECT 1 FROM history INDEXED BY history_by_thing WHERE {where} LIMIT 1"  # noqa: S608 -- our own columns
+        return bool(self._one(rows, *wanted.values()))
 
     def object_ids(self, after: Sequence[str]) -> list[ObjectId]:
         """Return the next objects that have rows, ordered by plugin, kind and name.

@@ -120,13 +120,11 @@ class TransactionWriter:
             drafts = [new for new, *_ in wanted if isinstance(new, Draft)]
             rendered = iter(Recorder().records(drafts))
             seconds = max(0, int(now))
-            made = (
-                (new if isinstance(new, Record) else next(rendered), *of) for new, *of in wanted
-            )
+            made = (new if isinstance(new, Record) else next(rendered) for new, *_ in wanted)
             # positional arguments: twice as fast as `_replace`
             return [
                 Record(one.identity, of, *one[2:7], seconds, passes, one.traits)
-                for one, of, passes in made
+                for one, (_, of, passes) in zip(made, wanted, strict=True)
             ]
 
         return BuiltRecords(now, await self._archive.prepare(work))
