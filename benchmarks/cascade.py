@@ -190,7 +190,7 @@ async def _values(client: Client) -> dict[str, Any]:
 def main() -> None:
     """Measure, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("corpus", type=Path, help="what static/corpus.py wrote")
+    parser.add_argument("corpus", type=Path, help="what training/corpus.py wrote")
     parser.add_argument("--level", default="medium")
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--json", type=Path, default=None)

@@ -98,7 +98,7 @@ class Config:
         parsing.providers,
         "where the model runs: `cpu` (`cpu:openvino` or `cpu:onnxruntime`), `openvino` (Intel GPU"
         " or NPU), `cuda` (`gpu`), `tensorrt` (`trt`), `directml` (`dml`), `coreml`, `webgpu`,"
-        " `migraphx` (`rocm`), `remote:URL` (embedding servers, several joined by `+`), `auto`, or"
+        " `migraphx` (`rocm`), `remote:URL` (an embedding server), `auto`, or"
         " an ordered chain such as `cuda,cpu`; one name is strict, a chain records why it moved on",
     )
     remote_token_file: Path | None = _engine(

@@ -25,7 +25,7 @@ from opdbus.models import folder
 from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 from opdbus.platform import name_lists, pip
 from opdbus.settings import privacy
-from opdbus.settings.parsing import REMOTE, remote_urls
+from opdbus.settings.parsing import REMOTE, remote_url
 from opdbus.state.file import StateFile
 from opdbus.systemd import unit
 from opdbus.systemd.unit import Unit
@@ -393,7 +393,7 @@ def _check_providers(config: Config) -> list[Verdict]:
         return verdicts
     for provider in candidates(config.execution_provider.names):
         if provider.is_remote:
-            verdicts += map(_check_server, remote_urls(provider.name))
+            verdicts.append(_check_server(remote_url(provider.name)))
             continue
         try:
             devices = provider.require(config.gpu_device)
@@ -424,7 +424,7 @@ def _check_server(url: str) -> Verdict:
 def _check_network(service: Unit, config: Config) -> list[Verdict]:
     """Check that the service may reach its embedding servers; it has no network by default."""
     remote = [name for name in config.execution_provider.names if name.startswith(REMOTE)]
-    is_needed = any(not url.startswith("unix:") for name in remote for url in remote_urls(name))
+    is_needed = any(not remote_url(name).startswith("unix:") for name in remote)
     if not is_needed or service.shown.get("PrivateNetwork") != "yes":
         return []
     finding = "the service has no network (PrivateNetwork=yes), and remote: needs one"

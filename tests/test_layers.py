@@ -19,7 +19,7 @@ PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
     "errors platform settings state config language log history"
-    " models engine api serving index insight drift wording bus observe bench distil"
+    " models engine api serving index insight drift wording bus observe bench"
     " picture systemd daemon doctor client publishers fleet gateway cli"
 ).split()
 # The same inside a room that has parts.
@@ -110,7 +110,6 @@ IN_FUNCTIONS = {
         "opdbus.doctor",
         "opdbus.drift.observed_kinds",
         "opdbus.bench",
-        "opdbus.distil",
         "opdbus.state.file",
         "opdbus.state.judge",
         "opdbus.state.flatten",

@@ -1,6 +1,6 @@
 """Makes the check sets of answers of what Debian ships: none of their questions is hand-picked.
 
-`python benchmarks/answers/sets.py FOLDER`, where static/corpus.py has written, writes data/:
+`python benchmarks/answers/sets.py FOLDER`, where training/corpus.py has written, writes data/:
 packages, questions with typos and about foreign topics, and what is taken out with each answer, so
 that a question has none: its near copies. Halves are by the place of the question that another one
 was made of: one is fitted on, the other reported.
@@ -158,7 +158,7 @@ def _write(name: str, content: dict[str, Any] | list[Question]) -> None:
 def main() -> None:
     """Write the sets."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("corpus", type=Path, help="what static/corpus.py wrote")
+    parser.add_argument("corpus", type=Path, help="what training/corpus.py wrote")
     given = parser.parse_args()
     DATA.mkdir(exist_ok=True)
     random = Random(SEED)  # noqa: S311 -- no secret

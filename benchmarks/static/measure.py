@@ -1,7 +1,7 @@
 """The report on a static table: its ranks beside those of other levels.
 
 Ranks are of op-dbus' own search, over the check set and over packages that no training text was
-made of (test.json, see corpus.py). Intervals are from 2,000 samples of the questions.
+made of (test.json, see training/corpus.py). Intervals are from 2,000 samples of the questions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +25,18 @@ from quality import opened, reciprocal_ranks
 
 from opdbus import config
 from opdbus.bench import machine
-from opdbus.distil.loss_report import interval
+from opdbus.engine import check_set
 
 ROOT: Final = Path(__file__).parents[2]
 LEVELS_COMPARED: Final = ("medium", "low")
+_SEED: Final = 14
 
 Question = dict[str, Any]
+
+
+def interval(values: Sequence[float]) -> list[float]:
+    """Return the mean of values and the ends of its 95% bootstrap interval."""
+    return [round(value, 4) for value in check_set.interval(np.asarray(values), _SEED)]
 
 
 def check_sets(corpus: Path, scratch: Path) -> dict[str, tuple[Path, list[Question]]]:

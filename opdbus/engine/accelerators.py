@@ -16,7 +16,7 @@ from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.remote.http_client import reach
 from opdbus.errors import ProviderError
 from opdbus.platform import pip
-from opdbus.settings.parsing import REMOTE, remote_urls
+from opdbus.settings.parsing import REMOTE, remote_url
 
 # Provider rows that number devices differently, and the providers that share each numbering.
 _COUNTS: Final = (
@@ -99,7 +99,7 @@ def hardware(
         for index, device in enumerate(devices):
             driver, memory = nvidia.get(device.uuid.lower(), ("", None))
             found.append(Accelerator(providers, index, device.name, device.uuid, driver, memory))
-    remote = [url for name in providers if name.startswith(REMOTE) for url in remote_urls(name)]
+    remote = [remote_url(name) for name in providers if name.startswith(REMOTE)]
     servers = {url: _reach(url) for url in remote}
     return Hardware(processors(host), tuple(found), tuple(notes), servers)
 

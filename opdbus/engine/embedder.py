@@ -206,7 +206,7 @@ class Embedder:
 
     @property
     def is_stand_in(self) -> bool:
-        """True if servers were passed over for this one, which may be reached later."""
+        """True if a server was passed over for this one, which may be reached later."""
         passed = (each.provider for each in self.proven.fallbacks)
         return any(name.startswith(REMOTE) and name != self.provider for name in passed)
 

@@ -112,12 +112,12 @@ def make_scheduler(
 ) -> Scheduler:
     """Return the queue of proven sessions, with lanes and batches as their provider has them.
 
-    `cut` cuts a text that is too long for the model, for servers.
+    `cut` cuts a text that is too long for the model, for a server.
     """
-    if proven.servers:
-        # the servers batch themselves: as many texts as they accept, of any length
-        budget = Budget(proven.servers.room, fixed=proven.servers.room)
-        lanes = [proven.servers.run] * proven.placement.lanes
+    if proven.server:
+        # the server batches by itself: as many texts as it accepts, of any length
+        budget = Budget(proven.server.room, fixed=proven.server.room)
+        lanes = [proven.server.run] * proven.placement.lanes
         return Scheduler(lanes, whole_texts=cut, dimension=dimension, budget=budget, limit=limit)
     row = proven.provider
     budget = Budget(

@@ -19,12 +19,12 @@ from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.provider import Placement, Session
 from opdbus.engine.providers import PROVIDERS, candidates
 from opdbus.engine.remote import known_texts
-from opdbus.engine.remote.server_pool import ServerPool, Terms
+from opdbus.engine.remote.remote_server import LANES, RemoteServer, Terms
 from opdbus.engine.sessions import open_session
 from opdbus.errors import ConfigError, ProofFailed, ProviderError, ServerUnreachable
 from opdbus.models import build
 from opdbus.platform.token_files import read_token
-from opdbus.settings.parsing import AUTO, remote_urls
+from opdbus.settings.parsing import AUTO, remote_url
 
 if TYPE_CHECKING:
     from opdbus.config import Config
@@ -73,13 +73,13 @@ class ProvenSessions:
     regrade: Callable[[], Awaitable[gate.Report | None]] | None = None
     # true if another precision may be faster that is not graded yet
     is_provisional: bool = False
-    # embedding servers in place of sessions
-    servers: ServerPool | None = None
+    # an embedding server in place of sessions
+    server: RemoteServer | None = None
 
     def close(self) -> None:
-        """Break the connections to servers, so that no thread waits for them."""
-        if self.servers:
-            self.servers.close()
+        """Break the connections to a server, so that no thread waits for it."""
+        if self.server:
+            self.server.close()
 
 
 def _read_token(path: Path | None) -> str:
@@ -183,7 +183,7 @@ class Chain:
         self, provider: Provider, report: gate.Report | None, fallbacks: tuple[Fallback, ...]
     ) -> ProvenSessions:
         if provider.is_remote:
-            return await self._try_servers(provider, fallbacks)
+            return await self._try_server(provider, fallbacks)
         devices = await asyncio.to_thread(provider.require, self.config.gpu_device, self.host)
         offered = self._offered(provider)
         if len(offered) > 1 and not report:
@@ -220,24 +220,23 @@ class Chain:
             is_provisional=is_provisional,
         )
 
-    async def _try_servers(
+    async def _try_server(
         self, provider: Provider, fallbacks: tuple[Fallback, ...]
     ) -> ProvenSessions:
-        """Prove embedding servers with texts whose vectors the numpy reference gives."""
+        """Prove an embedding server with texts whose vectors the numpy reference gives."""
         token = await asyncio.to_thread(_read_token, self.config.remote_token_file)
         known = await known_texts.ensure(self.model, self.config.state_dir / "known-texts")
         terms = Terms(self.model.level, self.model.name, self.config.precision, token)
-        servers = ServerPool(remote_urls(provider.name), known, terms)
+        server = RemoteServer(remote_url(provider.name), known, terms)
         try:
-            await asyncio.to_thread(servers.prove)
+            proof = await asyncio.to_thread(server.prove)
         except BaseException:
-            # also if cancelled: the thread must not wait for a server
-            servers.close()
+            # also if cancelled: the thread must not wait for the server
+            server.close()
             raise
-        proof = servers.proof
-        placement = Placement(precision=proof.precision, lanes=servers.lanes)
+        placement = Placement(precision=proof.precision, lanes=LANES)
         return ProvenSessions(
-            (), provider, servers.hardware, proof, fallbacks, placement, 0, servers=servers
+            (), provider, server.name, proof, fallbacks, placement, 0, server=server
         )
 
     def _offered(self, provider: Provider) -> tuple[str, ...]:

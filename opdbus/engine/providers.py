@@ -9,7 +9,7 @@ from opdbus.engine.discovery import Gpu, openvino_accelerators
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Placement, Provider
 from opdbus.platform import pip
-from opdbus.settings.parsing import REMOTE, remote_urls
+from opdbus.settings.parsing import REMOTE, remote_url
 
 # Columns of activations that share a scale in OpenVINO's int8: more exact than one scale a row.
 _INT8_GROUP: Final = "128"
@@ -203,8 +203,8 @@ def provider_row(name: str) -> Provider:
     """Return the row of a provider; a remote one's is made from its addresses."""
     if not name.startswith(REMOTE):
         return PROVIDERS[name]
-    servers = Gpu(", ".join(remote_urls(name)))
-    return Provider(name, name, "op-dbus", lambda _host: [servers], {}, no_options, runtime="http")
+    server = Gpu(remote_url(name))
+    return Provider(name, name, "op-dbus", lambda _host: [server], {}, no_options, runtime="http")
 
 
 def cpu_engines(host: Host = HERE) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ _ACTING: Final[Mapping[str, re.Pattern[str]]] = {
     "sed": re.compile(r"-[nrEszu]*i.*|--in-place.*"),
     "hostname": re.compile(r"[^-].*|-F", re.DOTALL),
     "op-dbus": re.compile(
-        r"(?:publish|withdraw|set-provider|reload|history forget|models|distil)\b.*|--update.*",
+        r"(?:publish|withdraw|set-provider|reload|history forget|models)\b.*|--update.*",
         re.DOTALL,
     ),
     **dict.fromkeys(("hostnamectl", "timedatectl", "localectl"), _SETTING),

@@ -221,21 +221,20 @@ def _provider(text: str) -> str:
     name = text.lower()
     if not name.startswith(REMOTE):
         return PROVIDER_ALIASES.get(name, name)
-    urls = text[len(REMOTE) :].split("+")
-    return REMOTE + "+".join(dict.fromkeys(_remote_url(url.strip()) for url in urls))
+    return REMOTE + _read_url(text[len(REMOTE) :].strip())
 
 
-def remote_urls(name: str) -> tuple[str, ...]:
-    """Return the addresses in the name of a remote provider."""
-    return tuple(name.removeprefix(REMOTE).split("+"))
+def remote_url(name: str) -> str:
+    """Return the address in the name of a remote provider."""
+    return name.removeprefix(REMOTE)
 
 
 def provider_label(name: str) -> str:
-    """Return a provider's name in metrics: without the addresses of a remote one."""
+    """Return a provider's name in metrics: without the address of a remote one."""
     return REMOTE.rstrip(":") if name.startswith(REMOTE) else name
 
 
-def _remote_url(text: str) -> str:
+def _read_url(text: str) -> str:
     try:
         url = urlsplit(text)
         is_host = (
@@ -251,8 +250,9 @@ def _remote_url(text: str) -> str:
     is_socket = url.scheme == "unix" and not url.netloc and url.path.startswith("/")
     if not (is_host or is_socket) or not text.isprintable() or " " in text:
         raise ValueError(
-            "remote:http://HOST:PORT, remote:https://HOST or remote:unix:/SOCKET, several addresses"
-            " joined by +, each with #MODEL at its end where the server has several models"
+            "remote:http://HOST:PORT, remote:https://HOST or remote:unix:/SOCKET, with #MODEL at"
+            " its end where the server has several models; several servers are a chain, such as"
+            " remote:URL,remote:URL"
         )
     path = url.path.rstrip("/") + (f"#{url.fragment}" if url.fragment else "")
     return f"unix:{path}" if is_socket else f"{url.scheme}://{url.netloc.lower()}{path}"

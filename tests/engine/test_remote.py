@@ -27,7 +27,7 @@ from opdbus.config import Config
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.provider_survey import survey
 from opdbus.engine.remote import known_texts
-from opdbus.engine.remote.server_pool import LANES, ServerPool, Terms
+from opdbus.engine.remote.remote_server import RemoteServer, Terms
 from opdbus.engine.tokenizer import LibraryTokenizer
 from opdbus.errors import ConfigError, ProofFailed, ProviderError, ServerUnreachable
 from opdbus.models.folder import OURS, Model
@@ -75,30 +75,30 @@ def server(model: Model) -> Iterator[EmbeddingServer]:
         yield running
 
 
-POOLS: list[ServerPool] = []
+OPEN: list[RemoteServer] = []
 
 
 @pytest.fixture(autouse=True)
 def _closing() -> Iterator[None]:
-    """Close the connections of a test's pools."""
+    """Close the connections of a test."""
     yield
-    while POOLS:
-        POOLS.pop().close()
+    while OPEN:
+        OPEN.pop().close()
 
 
-def pool_of(known: KnownTexts, *servers: EmbeddingServer | str, **terms: Any) -> ServerPool:
-    """Make a pool, not proven yet; a dropped server stays so for an hour unless told otherwise."""
-    urls = [each if isinstance(each, str) else each.url for each in servers]
-    options = {"retry_seconds": (3600.0,), "seconds": 20.0, **terms}
-    POOLS.append(ServerPool(urls, known, Terms("medium", "tiny", **options)))
-    return POOLS[-1]
+def remote_of(known: KnownTexts, server: EmbeddingServer | str, **terms: Any) -> RemoteServer:
+    """Open a server as a provider, not proven yet."""
+    url = server if isinstance(server, str) else server.url
+    options = {"seconds": 20.0, **terms}
+    OPEN.append(RemoteServer(url, known, Terms("medium", "tiny", **options)))
+    return OPEN[-1]
 
 
-def proven(known: KnownTexts, *servers: EmbeddingServer | str, **terms: Any) -> ServerPool:
-    """Make a pool, and prove it."""
-    pool = pool_of(known, *servers, **terms)
-    pool.prove()
-    return pool
+def proven(known: KnownTexts, server: EmbeddingServer | str, **terms: Any) -> RemoteServer:
+    """Open a server as a provider, and prove it."""
+    remote = remote_of(known, server, **terms)
+    remote.prove()
+    return remote
 
 
 def serving_on(config: Config, *names: str) -> Config:
@@ -115,12 +115,12 @@ def serving_on(config: Config, *names: str) -> Config:
         ("remote:http://10.0.0.1:9900", "remote:http://10.0.0.1:9900"),
         ("REMOTE:HTTP://GPU.Example/Some/Path/", "remote:http://gpu.example/Some/Path"),
         ("remote:unix:/run/op-dbus/http.sock", "remote:unix:/run/op-dbus/http.sock"),
-        ("remote:http://a:1+https://b#Model", "remote:http://a:1+https://b#Model"),
-        ("remote:http://[::1]:80+http://[::1]:80", "remote:http://[::1]:80"),
+        ("remote:https://b#Model", "remote:https://b#Model"),
+        ("remote:http://[::1]:80", "remote:http://[::1]:80"),
     ],
 )
 def test_addresses_are_read(text: str, name: str) -> None:
-    """Keep the case of a path and a model, and name each server once, anywhere in a chain."""
+    """Keep the case of a path and a model, anywhere in a chain."""
     assert parsing.providers(text).names == (name,)
     assert parsing.providers(f"cuda, {text} ,cpu").names == ("cuda", name, "cpu")
     assert str(parsing.providers(name)) == name
@@ -138,7 +138,7 @@ def test_addresses_are_read(text: str, name: str) -> None:
         "remote:http://[::1",
         "remote:unix:relative.sock",
         "remote:unix://host/x.sock",
-        "remote:http://a+",
+        "remote:http://a:1+http://b:1",
         "remote:http://a b",
     ],
 )
@@ -160,21 +160,22 @@ def test_no_secret_in_an_address(text: str) -> None:
 
 def test_a_right_server_is_proven(known: KnownTexts, server: EmbeddingServer) -> None:
     """Give the right vectors in the order of the texts, among which known ones were sent."""
-    pool = proven(known, server)
-    assert pool.proof.precision == "fp32"
-    assert pool.proof.max_deviation < 1e-5
-    assert pool.hardware == f"{server.url}/v1/embeddings, tiny"
-    assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
+    remote = remote_of(known, server)
+    proof = remote.prove()
+    assert proof.precision == "fp32"
+    assert proof.max_deviation < 1e-5
+    assert remote.name == f"{server.url}/v1/embeddings, tiny"
+    assert np.abs(remote.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
 
 
 def test_known_texts_are_few_and_at_random_places(
     known: KnownTexts, server: EmbeddingServer
 ) -> None:
     """Send at least one known text with each batch, a few percent of all, at changing places."""
-    pool = proven(known, server)
+    remote = proven(known, server)
     server.asked.clear()
     for first in range(0, 6000, 60):
-        pool.run([f"text {number}" for number in range(first, first + 60)])
+        remote.run([f"text {number}" for number in range(first, first + 60)])
     places = [
         [place for place, text in enumerate(body["input"]) if text in known.texts]
         for body in server.asked
@@ -265,10 +266,10 @@ def test_a_liar_is_never_used(known: KnownTexts, server: EmbeddingServer, lie: s
     """Refuse a server whose answers are not the model's vectors, and say what is wrong."""
     tell, reason = LIES[lie]
     tell(server)
-    pool = pool_of(known, server, seconds=2.0)
+    remote = remote_of(known, server, seconds=2.0)
     with pytest.raises(ProviderError, match=reason):
-        pool.prove()
-    pool.close()
+        remote.prove()
+    remote.close()
 
 
 def test_another_model_is_refused(known: KnownTexts, other_model: Model) -> None:
@@ -308,7 +309,7 @@ def test_precision_is_measured(
         with pytest.raises(ProofFailed, match=f"computes in fp16 .* {precision} is wanted"):
             proven(known, server, precision=precision)
     else:
-        assert proven(known, server, precision=precision).proof.precision == "fp16"
+        assert proven(known, server, precision=precision).precision == "fp16"
 
 
 def test_vectors_of_eight_bits_are_a_class_of_their_own(
@@ -316,7 +317,7 @@ def test_vectors_of_eight_bits_are_a_class_of_their_own(
 ) -> None:
     """Accept coarse vectors where int8 is set, as int8."""
     server.lie = lambda _texts, vectors: np.round(vectors * 12) / 12
-    assert proven(known, server, precision="int8").proof.precision == "int8"
+    assert proven(known, server, precision="int8").precision == "int8"
 
 
 # forms of requests
@@ -325,9 +326,9 @@ def test_vectors_of_eight_bits_are_a_class_of_their_own(
 def test_floats_are_accepted(known: KnownTexts, server: EmbeddingServer) -> None:
     """Ask for base64, and read floats."""
     server.sends_floats = True
-    pool = proven(known, server)
+    remote = proven(known, server)
     assert {body["encoding_format"] for body in server.asked} == {"base64"}
-    assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
+    assert np.abs(remote.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
 
 
 def test_lengths_are_made_one(known: KnownTexts, server: EmbeddingServer) -> None:
@@ -340,9 +341,9 @@ def test_lengths_are_made_one(known: KnownTexts, server: EmbeddingServer) -> Non
 def test_text_embeddings_inference(known: KnownTexts, model: Model, suffix: str) -> None:
     """Speak the other form where that is what the server has."""
     with EmbeddingServer(model, ("/embed",)) as server:
-        pool = proven(known, server.url + suffix)
-        assert pool.hardware == f"{server.url}/embed"
-        assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
+        remote = proven(known, server.url + suffix)
+        assert remote.name == f"{server.url}/embed"
+        assert np.abs(remote.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
 
 
 class Tei(EmbeddingServer):
@@ -381,8 +382,8 @@ def _flat(status: int, sentence: str, kind: str) -> tuple[int, dict[str, str], b
 def test_the_errors_of_text_embeddings_inference(known: KnownTexts, model: Model) -> None:
     """Send fewer texts where they are too many, and again later what was refused as overload."""
     with Tei(model) as server:
-        pool = proven(known, server)
-        assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
+        remote = proven(known, server)
+        assert np.abs(remote.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
         assert {*server.statuses} == {200, 413, 424, 429}
         # what was computed had the form that is documented, and no model
         assert {*map(frozenset, server.asked)} == {frozenset(("inputs", "normalize", "truncate"))}
@@ -395,19 +396,19 @@ def test_text_embeddings_inference_is_dropped_later(
 ) -> None:
     """Drop it with the reason where it lies or dies after its proof."""
     with Tei(model) as server:
-        pool = proven(known, server)
-        pool.run(TEXTS[:40])
+        remote = proven(known, server)
+        remote.run(TEXTS[:40])
         if fault == "dies":
             server.die()
             with pytest.raises(ServerUnreachable, match=r"cannot be reached|broke off"):
-                pool.run(TEXTS[:40])
+                remote.run(TEXTS[:40])
             return
         LIES["another order"][0](server)
         with pytest.raises(ProofFailed, match="gave a known text"):
-            pool.run(TEXTS[:40])
+            remote.run(TEXTS[:40])
         server.asked.clear()
         with pytest.raises(ProofFailed):
-            pool.run(TEXTS[:40])
+            remote.run(TEXTS[:40])
         assert server.asked == []
 
 
@@ -415,16 +416,16 @@ def test_text_embeddings_inference_is_dropped_later(
 def test_addresses_with_a_path(known: KnownTexts, server: EmbeddingServer, suffix: str) -> None:
     """Accept the address that other clients of the server are given."""
     (name,) = parsing.providers(f"remote:{server.url}{suffix}").names
-    assert proven(known, *parsing.remote_urls(name)).hardware.startswith(server.url)
+    assert proven(known, parsing.remote_url(name)).name.startswith(server.url)
 
 
 def test_the_model_is_found(known: KnownTexts, server: EmbeddingServer) -> None:
     """Ask for the model of the level among those that a server lists, or the one of the address."""
     server.models = ["chat-7b", "org/Tiny"]
-    assert proven(known, server).hardware.endswith("/v1/embeddings, org/Tiny")
+    assert proven(known, server).name.endswith("/v1/embeddings, org/Tiny")
     server.models = ["chat-7b", "mine"]
     assert {body["model"] for body in server.asked} <= {"org/Tiny", *server.models}
-    assert proven(known, f"{server.url}#mine").hardware.endswith("/v1/embeddings, mine")
+    assert proven(known, f"{server.url}#mine").name.endswith("/v1/embeddings, mine")
     with pytest.raises(ProviderError, match="no such model"):
         proven(known, f"{server.url}#gone")
 
@@ -433,21 +434,21 @@ def test_the_model_is_found(known: KnownTexts, server: EmbeddingServer) -> None:
 def test_batches_follow_the_server(known: KnownTexts, server: EmbeddingServer, most: int) -> None:
     """Send no more texts at a time than a server accepts, known ones included."""
     server.most_texts = most
-    pool = proven(known, server)
+    remote = proven(known, server)
     server.asked.clear()
-    assert np.abs(pool.run(TEXTS[:70]) - server.right(TEXTS[:70])).max() < 1e-6
+    assert np.abs(remote.run(TEXTS[:70]) - server.right(TEXTS[:70])).max() < 1e-6
     assert max(len(body["input"]) for body in server.asked) <= most
     assert {*known.texts} & {*server.texts}
 
 
 def test_an_empty_text_stays_here(known: KnownTexts, server: EmbeddingServer) -> None:
     """Give the vector of the empty text without a request, which many servers refuse."""
-    pool = proven(known, server)
+    remote = proven(known, server)
     server.asked.clear()
-    found = pool.run(["", "name", ""])
+    found = remote.run(["", "name", ""])
     assert np.abs(found - server.right(["", "name", ""])).max() < 1e-6
     assert "" not in server.texts
-    pool.run([""])
+    remote.run([""])
     assert len(server.asked) == 1
 
 
@@ -476,15 +477,15 @@ def test_a_server_that_lies_later_is_dropped(
     known: KnownTexts, server: EmbeddingServer, other_model: Model
 ) -> None:
     """Discard the batch of a server that changed its model after the proof, with the reason."""
-    pool = proven(known, server)
-    pool.run(TEXTS)
+    remote = proven(known, server)
+    remote.run(TEXTS)
     with EmbeddingServer(other_model) as other:
         server.lie = lambda texts, _vectors: other.right(texts)
         with pytest.raises(ProofFailed, match=r"gave a known text .* after \d+ right ones"):
-            pool.run(TEXTS)
+            remote.run(TEXTS)
     server.asked.clear()
     with pytest.raises(ProofFailed):
-        pool.run(TEXTS)
+        remote.run(TEXTS)
     assert server.asked == []
 
 
@@ -493,84 +494,19 @@ def test_later_lies_are_seen_in_the_first_batch(
     known: KnownTexts, server: EmbeddingServer, lie: str
 ) -> None:
     """Give no vector of a batch in which a known text is wrong."""
-    pool = proven(known, server)
+    remote = proven(known, server)
     LIES[lie][0](server)
     with pytest.raises(ProofFailed):
-        pool.run(TEXTS[:40])
-
-
-def test_a_dead_server_leaves_the_others(known: KnownTexts, model: Model) -> None:
-    """Share the work among servers, and go on with the others where one dies under load."""
-    with EmbeddingServer(model) as one, EmbeddingServer(model) as other:
-        pool = proven(known, one, other)
-        right, found = one.right(TEXTS), list[np.ndarray]()
-        threads = [
-            threading.Thread(target=lambda: found.append(pool.run(TEXTS))) for _ in range(12)
-        ]
-        for thread in threads[:6]:
-            thread.start()
-        one.die()
-        for thread in threads[6:]:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
-        assert len(found) == len(threads)
-        assert max(np.abs(each - right).max() for each in found) < 1e-6
-        assert "cannot be reached" in pool.hardware or "broke off" in pool.hardware
-
-
-def test_servers_share_the_work(known: KnownTexts, model: Model) -> None:
-    """Send batches to the server that is least busy, and few at a time to each."""
-    with EmbeddingServer(model) as one, EmbeddingServer(model) as other:
-        pool = proven(known, one, other)
-        for server in (one, other):
-            server.asked.clear()
-            server.seconds = 0.02
-        threads = [threading.Thread(target=pool.run, args=(TEXTS[:20],)) for _ in range(24)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
-        assert len(one.asked) + len(other.asked) == 24
-        assert min(len(one.asked), len(other.asked)) > 0
-        assert max(one.most_at_once, other.most_at_once) <= LANES
-
-
-def test_one_liar_among_servers(known: KnownTexts, model: Model, other_model: Model) -> None:
-    """Use the servers that pass, and name the reason why another does not."""
-    with EmbeddingServer(model) as one, EmbeddingServer(other_model) as liar:
-        pool = proven(known, liar, one)
-        liar.asked.clear()
-        assert np.abs(pool.run(TEXTS) - one.right(TEXTS)).max() < 1e-6
-        assert liar.asked == []
-        assert "another model" in pool.hardware
-
-
-def test_a_dropped_server_comes_back(known: KnownTexts, model: Model) -> None:
-    """Prove a dropped server again after a pause, and use it once it passes."""
-    with EmbeddingServer(model) as one, EmbeddingServer(model) as other:
-        pool = proven(known, one, other, retry_seconds=(0.01,))
-        one.lie = lambda _texts, vectors: -vectors
-        deadline = threading.Event()
-        threading.Timer(PATIENCE_SECONDS, deadline.set).start()
-        while "no longer" not in pool.hardware and "only -" not in pool.hardware:
-            assert not deadline.is_set()
-            pool.run(TEXTS[:20])
-        one.lie = lambda _texts, vectors: vectors
-        one.asked.clear()
-        while pool.hardware.count("/v1/embeddings, tiny") != 2 or "cosine" in pool.hardware:
-            assert not deadline.is_set()
-            pool.run(TEXTS[:20])
-        assert one.asked
+        remote.run(TEXTS[:40])
 
 
 def test_a_server_that_asks_back_is_dropped(known: KnownTexts, server: EmbeddingServer) -> None:
     """Notice at once that texts come back, as from the gateway of this very daemon."""
-    pool = proven(known, server)
-    server.lie = lambda texts, _vectors: pool.run(texts)
+    remote = proven(known, server)
+    server.lie = lambda texts, _vectors: remote.run(texts)
     with pytest.raises(ProofFailed, match="the server asks this daemon for the vectors"):
         # a short known text that comes back may be a user's
-        pool.run(TEXTS * 2)
+        remote.run(TEXTS * 2)
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -585,23 +521,23 @@ def test_a_busy_server_is_asked_again(
         return (status, {"Retry-After": "0"}, b"{}") if left[0] >= 0 else None
 
     server.answer = answer
-    pool = proven(known, server)
+    remote = proven(known, server)
     left[0] = 2
-    assert np.abs(pool.run(TEXTS[:9]) - server.right(TEXTS[:9])).max() < 1e-6
+    assert np.abs(remote.run(TEXTS[:9]) - server.right(TEXTS[:9])).max() < 1e-6
     assert left[0] < 0
 
 
 def test_a_server_that_stays_busy_is_dropped(known: KnownTexts, server: EmbeddingServer) -> None:
     """Give up a server that is busy for longer than callers should wait."""
-    pool = proven(known, server, busy_seconds=0.5)
+    remote = proven(known, server, busy_seconds=0.5)
     answering(429, b"{}", **{"Retry-After": "900"})(server)
     with pytest.raises(ProviderError, match="answered 429"):
-        pool.run(TEXTS)
+        remote.run(TEXTS)
 
 
 def test_a_broken_connection_is_repeated(known: KnownTexts, server: EmbeddingServer) -> None:
     """Ask again where a request broke off, as at a restart of the server."""
-    pool = proven(known, server)
+    remote = proven(known, server)
     left = [2]
 
     def answer(_texts: list[str]) -> tuple[int, dict[str, str], bytes] | None:
@@ -610,33 +546,33 @@ def test_a_broken_connection_is_repeated(known: KnownTexts, server: EmbeddingSer
         return (200, cut_off, b"{") if left[0] >= 0 else None
 
     server.answer = answer
-    assert np.abs(pool.run(TEXTS[:9]) - server.right(TEXTS[:9])).max() < 1e-6
+    assert np.abs(remote.run(TEXTS[:9]) - server.right(TEXTS[:9])).max() < 1e-6
 
 
 def test_a_kept_connection_may_be_closed(known: KnownTexts, server: EmbeddingServer) -> None:
     """Ask again at once where the server closes an idle connection at that moment: NeMo-Gym 1555.
 
-    A pool has more such connections than it repeats a request that broke off.
+    There are more such connections than repeats of a request that broke off.
     """
-    pool = proven(known, server)
-    pool.run(TEXTS)
+    remote = proven(known, server)
+    remote.run(TEXTS)
     kept = [own for own in server.connections if own.fileno() >= 0]
     assert kept
     for own in kept:
         # the request arrives, and the connection ends without an answer
         own.shutdown(socket.SHUT_WR)
-    assert np.abs(pool.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
+    assert np.abs(remote.run(TEXTS) - server.right(TEXTS)).max() < 1e-6
 
 
 def test_closing_ends_what_waits(known: KnownTexts, server: EmbeddingServer) -> None:
     """Fail a batch at once when the provider is closed, though its server says nothing."""
-    pool = proven(known, server)
+    remote = proven(known, server)
     server.seconds = PATIENCE_SECONDS
     errors: list[Exception] = []
 
     def run() -> None:
         try:
-            pool.run(TEXTS[:5])
+            remote.run(TEXTS[:5])
         except ProviderError as error:
             errors.append(error)
 
@@ -645,7 +581,7 @@ def test_closing_ends_what_waits(known: KnownTexts, server: EmbeddingServer) -> 
     thread.start()
     while not server.asked:
         pass
-    pool.close()
+    remote.close()
     thread.join(PATIENCE_SECONDS / 2)
     assert len(errors) == 1
 

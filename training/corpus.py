@@ -7,24 +7,27 @@ them by templates. Fetches what is missing, and writes texts.json, dev.json, tes
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import json
 import re
 import subprocess
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from opdbus.bench.texts import objects, shorts
-from opdbus.distil import host_texts
 from opdbus.language.object_text import render
+from opdbus.observe.packages.documents import describe_page
 from opdbus.state.file import StateFile
 from opdbus.state.object import Identity, StateObject
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[1]
 SEED: Final = 14
 APT_HELPER: Final = "/usr/lib/apt/apt-helper"
 # Of a hundred source packages, those by which tables are chosen, and those that are reported.
@@ -39,6 +42,29 @@ _EXAMPLE: Final = re.compile(r'"([^"]{20,200})"')
 # An object's name in a check set: the last part of its path, or of a condition.
 _NAMED: Final = re.compile(r"\w+/\w+/([^\"]+)\"|name=([^\", ]+)")
 _MOST_GLOSSES: Final = 40_000
+# Written before any check set was read, so that these cannot favour it.
+QUESTIONS: Final = (
+    "what is the {}?",
+    "which package is the {}?",
+    "is there a {}?",
+    "{}",
+    "{} here?",
+    "where do I find the {}",
+    "the program for: {}",
+    "what do I use as {}?",
+    "which service is responsible for {}?",
+)
+ACTIONS: Final = (
+    "how do I {}?",
+    "what can {}?",
+    "which command can {}?",
+    "{}",
+    "something to {}",
+    "what is used to {}?",
+)
+_SECTIONS: Final = (1, 5, 7, 8)
+_MANUALS: Final = Path("/usr/share/man")
+_UNITS: Final = Path("/usr/lib/systemd/system")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +182,62 @@ def examples(folder: Path) -> Iterator[str]:
             yield from _EXAMPLE.findall(line)
 
 
+def shuffled(random: Random, texts: Iterable[str]) -> list[str]:
+    """Return texts, each once, in an order that depends on the seed only."""
+    made = sorted(set(filter(None, texts)))
+    random.shuffle(made)
+    return made
+
+
+def of_package(random: Random, name: str, short: str) -> list[str]:
+    """Return the texts of a package and its description: as an object, and as a question."""
+    identity = Identity("live:packages", "packages", "package", name)
+    asked = random.choice(QUESTIONS)
+    said = short if short[:2].isupper() else short[:1].lower() + short[1:]
+    return [
+        render(StateObject(identity, {"description": short})).text,
+        asked.format(said) if said else "",
+        short,
+    ]
+
+
+def of_manual_page(random: Random, name: str, said: str) -> list[str]:
+    """Return the texts of a manual page's description."""
+    action = random.choice(ACTIONS).format(said[:1].lower() + said[1:])
+    return [f"systemd service {name}: {said}", action, said]
+
+
+def manual_pages(
+    manuals: Path = _MANUALS, excluded: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the names and descriptions of this host's manual pages of commands and files."""
+    for section in _SECTIONS:
+        for path in sorted((manuals / f"man{section}").glob("*.gz")):
+            name = path.name.partition(".")[0]
+            if name.lower() not in excluded and (said := describe_page(_page(path))):
+                yield name, said
+
+
+def _page(path: Path) -> str:
+    try:
+        return gzip.decompress(path.read_bytes()).decode(errors="replace")
+    except (OSError, EOFError, zlib.error):
+        return ""
+
+
+def unit_texts(folder: Path = _UNITS, excluded: Collection[str] = ()) -> Iterator[str]:
+    """Yield the texts of this host's units."""
+    for path in sorted(folder.glob("*.*")):
+        if re.split("[.@]", path.name)[0].lower() in excluded:
+            continue
+        with suppress(OSError):
+            unit = path.read_text(errors="replace")
+            if unit:
+                found = re.search(r"^Description=(.+)$", unit, re.MULTILINE)
+                identity = Identity("live:systemd", "systemd", "unit", path.name)
+                yield render(StateObject(identity, {"description": found[1] if found else ""})).text
+
+
 def more_texts(folder: Path, kept: list[Package]) -> list[str]:
     """Return sentences in random order: WordNet's, and the next ones of packages' descriptions."""
     made = [*examples(folder)]
@@ -174,15 +256,15 @@ def texts(folder: Path, kept: list[Package]) -> list[str]:
     for package in kept:
         if _MANY.fullmatch(package.name) and random.random() > 0.25:
             continue
-        made += [*host_texts.of_package(random, package.name, package.short), package.sentence]
+        made += [*of_package(random, package.name, package.short), package.sentence]
         if package.name.endswith("d") or "daemon" in package.short:
             made.append(f"systemd service {package.name}: {package.short}")
-    for name, said in host_texts.manual_pages(excluded=excluded):
+    for name, said in manual_pages(excluded=excluded):
         if not name.startswith("gcloud"):
-            made += host_texts.of_manual_page(random, name, said)
-    made += [*host_texts.unit_texts(excluded=excluded), *glosses(folder)]
+            made += of_manual_page(random, name, said)
+    made += [*unit_texts(excluded=excluded), *glosses(folder)]
     made += [*objects(2000, SEED), *shorts(4000, SEED)]
-    return host_texts.shuffled(random, made)
+    return shuffled(random, made)
 
 
 def _is_asked(package: Package) -> bool:

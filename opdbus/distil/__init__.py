@@ -1,1 +1,0 @@
-"""Trainer of smaller models that reproduce the vectors of a larger one."""
