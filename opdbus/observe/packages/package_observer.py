@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from opdbus.observe.core.file_reading import in_thread, read_at_most
 from opdbus.observe.core.pace import Allowance
-from opdbus.observe.core.report import Absent, Observer, Report
+from opdbus.observe.core.report import Absent, Observer, Report, join_by_name
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages import rpm
 from opdbus.observe.packages.documents import Places
@@ -108,19 +108,13 @@ class Packages:
 def _by_name(packages: Sequence[_Row], manager: str, native: str) -> dict[str, dict[str, Json]]:
     """Return properties by name; a package of another architecture has that in its name.
 
-    The `native` architecture is that of the package `manager`, if that is listed. Of a package that
-    is listed in several versions, which no package manager intends, one has the others'.
+    The `native` architecture is that of the package `manager`, if that is listed.
     """
     native = next((architecture for name, architecture, _ in packages if name == manager), native)
-    found: dict[str, dict[str, Json]] = {}
-    for name, architecture, properties in packages:
-        own = name if architecture in {native, *_ANY} else f"{name}:{architecture}"
-        before = found.get(own)
-        found[own] = properties
-        if before:
-            versions = [*before.pop("other_versions", []), before.get("version", "")]
-            properties["other_versions"] = versions
-    return found
+    return join_by_name(
+        (name if architecture in {native, *_ANY} else f"{name}:{architecture}", properties)
+        for name, architecture, properties in packages
+    )
 
 
 def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Row:
