@@ -111,9 +111,10 @@ def _by_name(packages: Sequence[_Row], manager: str, native: str) -> dict[str, d
     The `native` architecture is that of the package `manager`, if that is listed.
     """
     native = next((architecture for name, architecture, _ in packages if name == manager), native)
+    # redacted separately: joined, a secret may look harmless
     return join_by_name(
-        (name if architecture in {native, *_ANY} else f"{name}:{architecture}", properties)
-        for name, architecture, properties in packages
+        (name if of in {native, *_ANY} else f"{name}:{redact_text(of)}", properties)
+        for name, of, properties in packages
     )
 
 
