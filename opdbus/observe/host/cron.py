@@ -46,6 +46,7 @@ _MAX_FILES: Final = 2_000
 _MAX_LINES: Final = 5_000
 _SETTLE_SECONDS: Final = 0.1
 _MAX_PROGRAM_BYTES: Final = 1 << 20
+_MAX_COMMAND: Final = 4096
 # The rest of a command, up to the next one, a redirection or its input.
 _ARGUMENTS: Final = r"[^;&|<>(){}\n%]*"
 # Represents all jobs of a file that only root may read.
@@ -199,7 +200,8 @@ def _arguments(name: str, job: Job) -> str:
     program = job.program.rpartition("/")[2]
     call = rf"(?<![\w.-]){re.escape(program)}[\"']?(?![\w./-])({_ARGUMENTS})"
     # its secrets are recognized in the whole command only
-    command = redact_text(job.command) if program and name.endswith(f" {program}") else ""
+    is_named = program and name.endswith(f" {program}")
+    command = redact_text(job.command[:_MAX_COMMAND]) if is_named else ""
     return join_words(["", *re.findall(call, command)][-1])
 
 
