@@ -66,8 +66,12 @@ async def test_jobs_are_objects(etc: Path) -> None:
         await host.until_shown(f"{name} again", schedule="every Sunday at 07:25")
         shown = await host.until_shown(
             f"{name} --password [redacted]",
-            user="backup", schedule="every Sunday at 06:25", line="25 6 * * 7", program="save-orders", file=f"{etc}/crontab",
-        )  # fmt: skip
+            user="backup",
+            schedule="every Sunday at 06:25",
+            line="25 6 * * 7",
+            program="save-orders",
+            file=f"{etc}/crontab",
+        )
         assert "hunter2" not in str(shown)
         run_parts = f"cron/job/{etc}/crontab run-parts --report /etc/cron.hourly"
         await host.until_shown(run_parts, user="root")

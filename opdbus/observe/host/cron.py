@@ -47,6 +47,8 @@ _MAX_LINES: Final = 5_000
 _SETTLE_SECONDS: Final = 0.1
 _MAX_PROGRAM_BYTES: Final = 1 << 20
 _MAX_COMMAND: Final = 4096
+# NAME_MAX of Linux.
+_MAX_PROGRAM: Final = 255
 # The rest of a command, up to the next one, a redirection or its input.
 _ARGUMENTS: Final = r"[^;&|<>(){}\n%]*"
 # Represents all jobs of a file that only root may read.
@@ -198,10 +200,11 @@ class Cron:
 def _arguments(name: str, job: Job) -> str:
     """Return the words after the program that names a job: they tell it from others of that."""
     program = job.program.rpartition("/")[2]
-    call = rf"(?<![\w.-]){re.escape(program)}[\"']?(?![\w./-])({_ARGUMENTS})"
+    if not 0 < len(program) <= _MAX_PROGRAM or not name.endswith(f" {program}"):
+        return ""
     # its secrets are recognized in the whole command only
-    is_named = program and name.endswith(f" {program}")
-    command = redact_text(job.command[:_MAX_COMMAND]) if is_named else ""
+    command = redact_text(job.command[:_MAX_COMMAND])
+    call = rf"(?<![\w.-]){re.escape(program)}[\"']?(?![\w./-])({_ARGUMENTS})"
     return join_words(["", *re.findall(call, command)][-1])
 
 
