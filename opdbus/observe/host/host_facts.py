@@ -97,6 +97,16 @@ _DMI: Final = {
     "bios_version": "firmware_version",
     "bios_date": "firmware_date",
 }
+# What makers leave there instead of a name.
+_PLACEHOLDER: Final = re.compile(
+    r"to be filled.*|fill(?:ed)? by .*|default[ _]?string.*|all series"
+    r"|(?:type ?\d[ -]*)?(?:(?:system|base ?board|board|chassis|enclosure|bios|oem)[ _-]*)?"
+    r"(?:product|product ?name|product ?config ?id|name|manufacturer|vendor|version|date|sku)"
+    r"|type ?\d ?-.*|not? (?:specified|applicable|available|defined|present|set|info|string).*"
+    r"|n\W?a|none|null|unknown|undefined|unspecified|invalid|empty|oem|o\.e\.m\.?|x{2,}"
+    r"|0?1?2345678?9?0?|[0\W_]*",
+    re.IGNORECASE,
+)
 # The first line of a processor in /proc/cpuinfo. x86, Arm, RISC-V, POWER, LoongArch and MIPS have
 # `processor : 0`, s390 `processor 0: version = ...`, ARC a number in brackets.
 _PROCESSOR: Final = re.compile("processor[ \t]*+\\[?([0-9]{0,5})\\]?[ \t]*+:[ \t]*+([0-9]{0,5}).*")
@@ -116,6 +126,11 @@ _ZONE: Final = re.compile("[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,3}")
 # The beginning of a zone file, see tzfile(5); the largest of 2026 has 4 KiB.
 _ZONE_SIGNATURE: Final = b"TZif"
 _MAX_ZONE_BYTES: Final = 64 << 10
+_RULE: Final = re.compile(
+    r"(?:[A-Za-z]{3,10}|<[A-Za-z0-9+-]{3,10}>)[+-]?\d[\w:,./+<>-]{0,80}", re.ASCII
+)
+# Links to the zone that is set, and a copy for programs that have no rule.
+_NO_ZONES: Final = frozenset({"localtime", "posixrules"})
 # Folders with copies of all zones, with and without leap seconds.
 _ZONE_COPIES: Final = frozenset({"posix", "right"})
 _MAX_ZONE_LINKS: Final = 10
@@ -299,7 +314,11 @@ def read_hardware(root: Path, virtualization: str | None, skipped: Skipped) -> F
         key, _, value = line.partition(":")
         processor.setdefault(strip_blanks(key), strip_blanks(value))
     folder = root / "sys/class/dmi/id"
-    facts: Facts = {name: strip_blanks(text_of(folder / file)) for file, name in _DMI.items()}
+    facts: Facts = {
+        name: "" if _PLACEHOLDER.fullmatch(text) else text
+        for file, name in _DMI.items()
+        for text in [strip_blanks(text_of(folder / file))]
+    }
     # boards without DMI tables have a name in the device tree
     tree = text_of(root / "proc/device-tree/model").strip("\0\n ")
     board = next((processor[key] for key in _BOARDS if processor.get(key)), "")
@@ -381,7 +400,8 @@ def find_time_zone(root: Path, setting: str, skipped: Skipped) -> str:
         if listed := sorted(same & {row[2] for row in rows if len(row) > 2}):
             return listed[0]
     usual = (zone for zone in _UNIVERSAL_TIME if zone in same)
-    return next(usual, min(same, default=""))
+    # an older copy, or no zones to compare it with: the rule is what the clock follows
+    return next(usual, min(same, default="")) or _rule(content)
 
 
 def _find_same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iterator[str]:
@@ -393,6 +413,7 @@ def _find_same(folder: Path, content: bytes, depth: int = 0, above: str = "") ->
                 yield from _find_same(Path(entry.path), content, depth + 1, f"{name}/")
             elif (
                 _ZONE.fullmatch(name)
+                and name not in _NO_ZONES
                 and entry.is_file()
                 and entry.stat().st_size == len(content)
                 and read_at_most(Path(entry.path), _MAX_ZONE_BYTES)[0] == content
@@ -409,8 +430,14 @@ def _is_older_copy(root: Path, setting: str, content: bytes) -> bool:
         zone, _ = read_at_most(root / _ZONES / setting, _MAX_ZONE_BYTES)
     except OSError:
         return not (root / _ZONES).is_dir()
-    ends = [text.rstrip(b"\n").rpartition(b"\n")[2] for text in (zone, content)]
-    return all(text.endswith(b"\n") for text in (zone, content)) and ends[0] == ends[1] != b""
+    return _rule(zone) == _rule(content) != ""
+
+
+def _rule(content: bytes) -> str:
+    """Return the rule at the end of a zone's file, as in the variable TZ; empty without one."""
+    line = content.rpartition(b"\n")[0].rpartition(b"\n")[2]
+    text = line.decode(errors="replace") if content.endswith(b"\n") else ""
+    return text if _RULE.fullmatch(text) else ""
 
 
 def _rename(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:

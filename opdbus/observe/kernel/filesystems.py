@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -30,10 +31,16 @@ _MINUTE: Final = 60.0
 _FAILURES_SECONDS: Final = 5.0
 # Mount points named in one status message.
 _MAX_NAMED: Final = 3
+# Types whose files are elsewhere, also with `fuse.` before them.
 _NETWORK: Final = frozenset(
-    "nfs nfs4 cifs smb3 ceph glusterfs 9p virtiofs afs lustre beegfs ocfs2 gfs2 fuse.sshfs"
-    " fuse.glusterfs fuse.ceph fuse.rclone fuse.s3fs".split()
+    "9p acfs afs auristorfs beegfs blobfuse blobfuse2 ceph ceph-fuse cifs coda cosfs curlftpfs"
+    " cvmfs cvmfs2 davfs davfs2 gcsfuse geesefs gfs gfs2 glusterfs goofys gpfs hdfs httpdirfs"
+    " juicefs lizardfs lustre mfs moosefs mount-s3 ncp ncpfs nfs nfs4 ocfs2 orangefs ossfs panfs"
+    " prl_fs pvfs2 quobyte rclone s3fs s3ql seaweedfs smb3 smbfs sshfs vboxsf virtiofs"
+    " vmhgfs-fuse wekafs".split()
 )
+# Sources on other hosts: an address, a share, a folder of a host.
+_REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]*://|//|[^/: ]+:/", re.ASCII)
 _PURPOSES: Final = {
     "/": "root file system, holds the operating system",
     "/boot": "kernels and what starts them",
@@ -262,11 +269,18 @@ def _describe(
             "fstype": mount.fstype,
             "options": mount.options,
             "read_only": "ro" in mount.options.split(","),
-            "network": mount.fstype in _NETWORK,
+            "network": _is_network(mount),
             **part,
             **(measured[mount.path] if first == mount.path else {}),
         }
     return found
+
+
+def _is_network(mount: Mount) -> bool:
+    """Return whether the files of a mount are on other hosts, by its type, options and source."""
+    is_marked = "_netdev" in mount.options.split(",")
+    is_remote = _REMOTE.match(mount.source) is not None
+    return mount.fstype.removeprefix("fuse.") in _NETWORK or is_marked or is_remote
 
 
 def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:

@@ -151,8 +151,9 @@ def parse_parameters(line: str) -> dict[str, dict[str, Json]]:
         if word == _END:
             values[_END] = [" ".join(words[number + 1 :])]
             break
-        name, _, value = word.partition("=")
-        values.setdefault(name, []).append(value.strip('"'))
+        # quotes stand round a value, or round a parameter with its value
+        name, _, value = _unquote(word).partition("=")
+        values.setdefault(name, []).append(_unquote(value))
     found: dict[str, dict[str, Json]] = {}
     for name, several in values.items():
         value = ", ".join(filter(None, several))
@@ -166,6 +167,10 @@ def parse_parameters(line: str) -> dict[str, dict[str, Json]]:
         if dot:
             found[name]["module"] = module
     return found
+
+
+def _unquote(word: str) -> str:
+    return word[1:].removesuffix('"') if word.startswith('"') else word
 
 
 def _is_apart(passed: socket.socket | None) -> bool:
