@@ -5,9 +5,11 @@ import csv
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -30,7 +32,7 @@ _CLOCKS: Final = tuple(
 )
 # Several files written within this time are one change.
 _SETTLE_SECONDS: Final = 0.2
-# The interval of attempts to reach systemd.
+# The interval of attempts to reach systemd, and of readings of the uptime.
 _RETRY_SECONDS: Final = 60.0
 # The facts are read again when one of these files changes.
 _FILES: Final = (
@@ -102,8 +104,8 @@ _PLACEHOLDER: Final = re.compile(
     r"to be filled.*|fill(?:ed)? by .*|default[ _]?string.*|all series"
     r"|(?:type ?\d[ -]*)?(?:(?:system|base ?board|board|chassis|enclosure|bios|oem)[ _-]*)?"
     r"(?:product|product ?name|product ?config ?id|name|manufacturer|vendor|version|date|sku)"
-    r"|type ?\d ?-.*|not? (?:specified|applicable|available|defined|present|set|info|string).*"
-    r"|n\W?a|none|null|unknown|undefined|unspecified|invalid|empty|oem|o\.e\.m\.?|x{2,}"
+    r"|type ?\d ?-.*|no[tne]* (?:specified|applicable|available|defined|present|set|asset).*"
+    r"|n\W?a|none|null|unknown?|undefined|unspecified|invalid|empty|oem|o\.e\.m\.?|x{2,}"
     r"|0?1?2345678?9?0?|[0\W_]*",
     re.IGNORECASE,
 )
@@ -119,6 +121,7 @@ _BOARDS: Final = ("Model", "machine", "system type", "platform")
 # A 64-bit number.
 _MAX_DIGITS: Final = 20
 _MEMORY = re.compile("^MemTotal:[ \t]*([0-9]{1,18}) kB", re.MULTILINE | re.ASCII)
+_BOOTED = re.compile("^btime ([0-9]{1,12})$", re.MULTILINE)
 _LOCALTIME: Final = "etc/localtime"
 _ZONES: Final = "usr/share/zoneinfo"
 _IN_ZONES: Final = "zoneinfo/"
@@ -156,6 +159,7 @@ class HostFacts:
                         self._follow_files(report, systemd),
                         self._follow_name(report, systemd),
                         self._follow_clock(report, systemd),
+                        self._follow_uptime(report, systemd),
                     )
             except Absent as error:
                 report.busy(f"what only systemd knows is not observed: {error}")
@@ -179,11 +183,19 @@ class HostFacts:
         async for _ in systemd.bursts():
             await self._report(report, systemd)
 
+    async def _follow_uptime(self, report: Report, systemd: Pid1) -> None:
+        while True:
+            await asyncio.sleep(_RETRY_SECONDS)
+            await self._report(report, systemd)
+
     async def _report(self, report: Report, systemd: Pid1 | None) -> None:
         # "" for none, None if unknown
         virtualization = clock = None
+        booted_at = 0.0
         if systemd:  # these queries load no units
-            virtualization = str((await systemd.own_properties()).get("Virtualization", ""))
+            own = await systemd.own_properties()
+            virtualization = str(own.get("Virtualization", ""))
+            booted_at = int(own.get("UserspaceTimestamp") or 0) / 1e6
             clocks = await systemd.active(_CLOCKS)
             clock = clocks[0].name if clocks else ""
         skipped = Skipped()
@@ -191,7 +203,7 @@ class HostFacts:
         def read() -> dict[str, Facts]:
             return {
                 "hostname": read_hostname(self.root, skipped),
-                "time": read_time(self.root, clock, skipped),
+                "time": read_time(self.root, clock, skipped) | read_boot(self.root, booted_at),
                 "locale": read_locale(self.root, skipped),
                 "os": read_distribution(self.root, skipped),
                 "kernel": read_kernel(self.root, skipped),
@@ -244,6 +256,19 @@ def read_time(root: Path, service: str | None, skipped: Skipped) -> Facts:
     if facts.get("ntp_synchronized") is False:
         words.append("clock not synchronized with the network")
     return {"description": ", ".join(words), **facts}
+
+
+def read_boot(root: Path, booted_at: float) -> Facts:
+    """Return when the host was started, and how long ago; by the kernel if systemd does not say."""
+    if not booted_at and (found := _BOOTED.search(text_of(root / "proc/stat"))):
+        booted_at = float(found[1])
+    if not booted_at:
+        return {}
+    minutes = max(0, int(time.time() - booted_at)) // 60
+    spans = (minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min")
+    uptime = " ".join(f"{count}{unit}" for count, unit in spans if count) or "0min"
+    stamp = datetime.fromtimestamp(booted_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return {"boot_time": stamp, "uptime": uptime}
 
 
 def read_locale(root: Path, skipped: Skipped) -> Facts:
@@ -466,4 +491,4 @@ def _strip(line: str) -> str:
     return line.strip(f"{BLANKS}\r\n")
 
 
-OBSERVER: Final = Observer("host", "system", HostFacts().observe)
+OBSERVER: Final = Observer("host", "system", HostFacts().observe, {"fact": frozenset({"uptime"})})

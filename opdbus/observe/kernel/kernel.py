@@ -145,7 +145,7 @@ def parse_parameters(line: str) -> dict[str, dict[str, Json]]:
 
     The line is redacted before it is split: a word may be secret because of the word before it.
     """
-    words = _WORD.findall(redact_text(line))[:_MAX_PARAMETERS]
+    words = _WORD.findall(redact_text(line.rstrip("\n")))[:_MAX_PARAMETERS]
     values: dict[str, list[str]] = {}
     for number, word in enumerate(words):
         if word == _END:
