@@ -109,11 +109,4 @@ def _load_other(name: str, ours: Mapping[str, Observer]) -> Observer:
         raise ConfigError(
             f"OP_DBUS_OBSERVE: {others[name].value} is no opdbus.observe.core.report.Observer"
         )
-    return Observer(
-        name,
-        found.plugin,
-        found.observe,
-        found.volatile,
-        derived=found.derived,
-        polled=found.polled,
-    )
+    return replace(found, name=name)

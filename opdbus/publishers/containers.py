@@ -13,11 +13,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.bus import paths
 from opdbus.client import Client
-from opdbus.errors import OpDbusError
-from opdbus.publishers.retrying import repeat_forever
+from opdbus.errors import InvalidArgs, OpDbusError
+from opdbus.publishers.retrying import print_reason, repeat_forever
 
 Row: TypeAlias = Mapping[str, Any]
-_FAULTS: Final = (OSError, ValueError, LookupError, TypeError, OpDbusError)
+# Faults of one row of a list, and of a whole answer.
+_ODD: Final = (ValueError, LookupError, TypeError, AttributeError)
+_FAULTS: Final = (OSError, *_ODD, RecursionError, OpDbusError)
 _ANSWER_SECONDS: Final = 30.0
 # Events within this time lead to one listing.
 _QUIET_SECONDS: Final = 0.1
@@ -29,22 +31,44 @@ _OF_INCUS: Final = (
 
 
 def _read_docker(row: Row) -> tuple[str, Row]:
-    """Return a container of docker or podman by name, without its uptime, which changes."""
+    """Return a container of docker or podman by name, without its uptime, which changes.
+
+    A name with a slash is the one by which another container calls it; without one of its own, its
+    id names it.
+    """
+    names, identifier = row.get("Names") or (), str(row.get("Id") or "")[:12]
+    named = [str(name).removeprefix("/") for name in ([names] if type(names) is str else names)]
+    name = next((name for name in named if name and "/" not in name), identifier)
     ports = {
-        f"{p.get('PublicPort', '')}:{p['PrivatePort']}/{p['Type']}" for p in row["Ports"] or ()
+        f"{port.get('PublicPort') or ''}:{port.get('PrivatePort')}/{port.get('Type')}"
+        for port in _rows(row.get("Ports"))
     }
-    mounts = [f"{m.get('Source')} on {m.get('Destination')}" for m in row.get("Mounts") or ()]
-    networks = (row.get("NetworkSettings") or {}).get("Networks") or ()
-    lists = {"ports": sorted(ports), "mounts": sorted(mounts), "networks": sorted(networks)}
+    mounts = [f"{m.get('Source')} on {m.get('Destination')}" for m in _rows(row.get("Mounts"))]
+    (networks,) = _rows([row.get("NetworkSettings") or {}])
+    lists = {
+        "ports": sorted(ports),
+        "mounts": sorted(mounts),
+        "networks": sorted(networks.get("Networks") or ()),
+    }
     kept = {key.lower(): row.get(key) or "" for key in _OF_DOCKER}
-    return row["Names"][0].lstrip("/"), {"id": row["Id"][:12], **kept, **lists}
+    return name, {"id": identifier, **kept, **lists}
+
+
+def _drop_nulls(row: Row) -> Row:
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def _rows(value: object) -> list[Row]:
+    """Return the objects in a list of an engine; other values have nothing to read."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _read_incus(row: Row) -> tuple[str, Row]:
     """Return a container of incus by name; of its settings, which may be secret, only the image."""
     image = (row.get("config") or {}).get("image.description", "")
     kept = {name: row[name] for name in _OF_INCUS if row.get(name)}
-    return row["name"], {"state": row["status"].lower(), "image": image, **kept}
+    state = str(row.get("status") or "").lower()
+    return row["name"], {"state": state, "image": image, **kept}
 
 
 class Engine(NamedTuple):
@@ -84,21 +108,60 @@ async def _get(path: str, target: str) -> AsyncIterator[asyncio.StreamReader]:
                 await writer.wait_closed()
 
 
+def read_containers(engine: Engine, answer: object) -> tuple[dict[str, Row], int]:
+    """Return the containers in an engine's list by name, and the number of rows without one.
+
+    Each row is read by itself. Raises ValueError if there is no list.
+    """
+    rows = answer.get("metadata") if isinstance(answer, dict) else answer
+    if not isinstance(rows, list):
+        raise ValueError("its list of containers is none")  # noqa: TRY004 -- of another program
+    found: dict[str, Row] = {}
+    odd = 0
+    for row in rows:
+        try:
+            name, properties = engine.read(row)
+        except _ODD:
+            name, properties = "", {}
+        if name and isinstance(name, str):
+            found[name] = properties
+        else:
+            odd += 1
+    return found, odd
+
+
+async def _publish(client: Client, engine: Engine, rows: Mapping[str, Row]) -> set[str]:
+    """Publish containers; return the names of those that are refused, such as too large ones."""
+    objects = [(engine.name, "container", *row) for row in rows.items()]
+    try:
+        await client.publish(engine.name, objects, lifetime="connection")
+    except (InvalidArgs, *_ODD):
+        if len(rows) == 1:
+            return set(rows)
+        refused = [await _publish(client, engine, {name: rows[name]}) for name in rows]
+        return set().union(*refused)
+    return set()
+
+
 async def _follow(engine: Engine, bus: str) -> None:
     """Publish all containers, again after events, with the lifetime of the connection."""
     async with _get(engine.path, engine.events) as events, Client(bus) as client:
         published: dict[str, Row] = {}
+        last_count = 0
         while True:
             async with _get(engine.path, engine.listing) as body:
                 async with asyncio.timeout(_ANSWER_SECONDS):
-                    rows = json.loads(await body.read())
-            found = dict(map(engine.read, rows["metadata"] if isinstance(rows, dict) else rows))
-            new = [row for row in found.items() if row[1] != published.get(row[0])]
-            object_ids = [(engine.name, "container", *row) for row in new]
-            await client.publish(engine.name, object_ids, lifetime="connection")
-            gone = published.keys() - found.keys()
+                    answer = json.loads(await body.read(), object_hook=_drop_nulls)
+            found, odd = read_containers(engine, answer)
+            new = {name: row for name, row in found.items() if row != published.get(name)}
+            refused = await _publish(client, engine, new)
+            kept = {name: row for name, row in found.items() if name not in refused}
+            gone = published.keys() - kept.keys()
             await client.withdraw([paths.of(engine.name, "container", name) for name in gone])
-            published = found
+            published = kept
+            if (count := odd + len(refused)) not in {0, last_count}:
+                print_reason(f"{engine.name}: {count} containers were not understood or refused")
+            last_count = count
             if not await events.read(_AT_ONCE):
                 raise ConnectionError("it went away")
             await asyncio.sleep(_QUIET_SECONDS)

@@ -26,8 +26,13 @@ async def repeat_forever(
         except faults as error:
             reason = f"{subject}{str(error) or type(error).__name__}"
         if reason != last_reason:
-            print(reason, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
+            print_reason(reason)
         if time.monotonic() - began > _RETRY_SECONDS[-1]:
             delays = pauses(_RETRY_SECONDS)
         last_reason = reason
         await asyncio.sleep(next(delays))
+
+
+def print_reason(reason: str) -> None:
+    """Print what a publisher cannot do: the journal has it."""
+    print(reason, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it

@@ -78,7 +78,7 @@ class Crowd:
 
     def _new(self) -> str:
         self._next += 1
-        path = f"{TOP}/lamps/{self._next}"
+        path = f"{TOP}/lamps/lamp{self._next}"
         description = f"lamp {self._next} over the desk of room {self._next % 97}"
         lamp = {"Name": f"lamp{self._next}", "Description": description, "Colour": "red"}
         self.lamps[path] = {**lamp, "Level": self._next % 100}

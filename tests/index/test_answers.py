@@ -16,6 +16,7 @@ from opdbus.index.database.store import Store
 from opdbus.index.query import spelling
 from opdbus.index.ranking.confidence import Features, LogisticModel, logistic_models, rate
 from opdbus.index.ranking.scores import CosineBaseline, Score
+from opdbus.index.search import explanations
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Explanation, Hit, SearchRequest
 from opdbus.index.state_store.state_store import StateStore
@@ -314,3 +315,46 @@ def test_the_field_that_is_asked_for_comes_first(
     why = asked(tmp_path, work)
     assert why
     assert (why.fields[0].name, why.fields[0].words) == (field, words)
+
+
+TIMER: dict[str, Json] = {
+    "active_state": "active", "unit": "a.service", "triggers": ["a.service"],
+    "next_elapse": "18:40", "last_trigger": "06:12",
+}  # fmt: skip
+SERVICE: dict[str, Json] = {
+    "active_state": "active", "sub_state": "running", "user": "www-data", "main_pid": 812,
+    "active_since": "06:12",
+}  # fmt: skip
+INTERFACE: dict[str, Json] = {"mac": "52:54", "mtu": 1500, "addresses": ["10.0.0.5/24", "fe80::1"]}
+MOUNT: dict[str, Json] = {"size_gb": 60, "used_percent": 57, "free_bytes": 9}
+FACT: dict[str, Json] = {"timezone": "UTC", "boot_time": "2026-11-28", "uptime": "3d"}
+
+
+@pytest.mark.parametrize(
+    ("question", "fields", "shown"),
+    [
+        ("when does a.timer run next?", TIMER, "next_elapse 18:40"),
+        ("next run of a.timer", TIMER, "next_elapse 18:40"),
+        ("when did a.timer last trigger", TIMER, "last_trigger 06:12"),
+        ("which addresses does eth0 have?", INTERFACE, "addresses 10.0.0.5/24, fe80::1"),
+        ("what is the ip of eth0", INTERFACE, "addresses 10.0.0.5/24, fe80::1"),
+        ("mac address of eth0", INTERFACE, "mac 52:54"),
+        ("which user runs nginx", SERVICE, "user www-data"),
+        ("who runs nginx", SERVICE, "user www-data"),
+        ("pid of nginx", SERVICE, "main_pid 812"),
+        ("since when is nginx running", SERVICE, "active_since 06:12"),
+        ("how full is /srv", MOUNT, "used_percent 57"),
+        ("how much space is free on /srv", MOUNT, "free_bytes 9"),
+        ("how large is /srv", MOUNT, "size_gb 60"),
+        ("uptime", FACT, "uptime 3d"),
+        ("when was the last boot?", FACT, "boot_time 2026-11-28"),
+        ("web server", SERVICE, ""),
+        ("is nginx active", SERVICE, ""),
+        ("which interfaces are up", INTERFACE, ""),
+    ],
+)
+def test_the_field_that_is_asked_for_is_shown(
+    question: str, fields: dict[str, Json], shown: str
+) -> None:
+    """A hit shows the field whose name a question has, in its own words or in others; no other."""
+    assert explanations.find_asked(fields, question) == shown

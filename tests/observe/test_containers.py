@@ -14,7 +14,7 @@ from harness.running import PATIENCE_SECONDS, Caller, Running, calling, read_lin
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
-from opdbus.publishers.containers import ENGINES, main
+from opdbus.publishers.containers import ENGINES, Engine, main, read_containers
 
 WEB = {
     "Id": "0123456789abcdef",
@@ -170,6 +170,72 @@ def check(name: str, found: dict[str, Any]) -> None:
             "networks": ["bridge"],
         }
     }
+
+
+DOCKER, INCUS = ENGINES[1], ENGINES[2]
+
+
+@pytest.mark.parametrize(
+    ("engine", "row", "name"),
+    [
+        (DOCKER, {"Names": ["/web"]}, "web"),
+        (DOCKER, {"Names": ["web"]}, "web"),
+        (DOCKER, {"Names": ["/web/database", "/db"]}, "db"),
+        (DOCKER, {"Names": ["/db", "/web/database", "/app/store"]}, "db"),
+        (DOCKER, {"Names": ["/web/database"]}, "0123456789ab"),
+        (DOCKER, {"Names": None}, "0123456789ab"),
+        (DOCKER, {"Names": []}, "0123456789ab"),
+        (DOCKER, {"Names": [""]}, "0123456789ab"),
+        (DOCKER, {"Names": "web"}, "web"),
+        (DOCKER, {"Ports": None, "Mounts": None, "NetworkSettings": None}, "web"),
+        (DOCKER, {"Ports": [None, {}], "Mounts": ["/data"], "Labels": None}, "web"),
+        (DOCKER, {"NetworkSettings": {"Networks": None}, "Id": None}, "web"),
+        (DOCKER, {"Names": None, "Id": None}, ""),
+        (DOCKER, {"Names": 7}, ""),
+        (INCUS, {"status": None, "config": None}, "shop"),
+        (INCUS, {"name": None}, ""),
+        (INCUS, {"name": 7}, ""),
+        (INCUS, {"config": "no settings"}, ""),
+    ],
+)
+def test_a_row_that_is_odd_costs_itself_alone(
+    engine: Engine, row: dict[str, Any], name: str
+) -> None:
+    """Whatever is odd in one container, the others are listed, and it is named if it can be."""
+    usual = SHOP if engine is INCUS else WEB
+    own = "name" if engine is INCUS else "Names"
+    others = [usual | {own: each if engine is INCUS else [each]} for each in ("first", "last")]
+    rows = [others[0], usual | row, None, [], others[1]]
+    found, odd = read_containers(engine, rows if engine is DOCKER else {"metadata": rows})
+    assert list(found) == ["first", *([name] if name else []), "last"]
+    assert odd == (2 if name else 3)
+
+
+@pytest.mark.parametrize("answer", [None, 7, "x", {}, {"metadata": None}, {"metadata": {}}])
+def test_a_list_that_is_none(answer: object) -> None:
+    """An answer without a list is a fault, not a host without containers."""
+    with pytest.raises(ValueError, match="list of containers"):
+        read_containers(INCUS, answer)
+
+
+async def test_a_container_that_cannot_be_stored(
+    daemon: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A container that is too large, or that is no container, hides no other one."""
+    engine = FakeEngine(tmp_path / "engine.sock", is_incus=False)
+    huge = WEB | {"Names": ["/huge"], "Labels": {"text": "x" * 300_000}}
+    engine.rows = [huge, WEB, {"Names": None}, WEB | {"Names": ["/b"], "Labels": {"a": None}}]
+    known = [DOCKER._replace(path=str(engine.path))]
+    async with calling(daemon.bus) as caller, engine.serve():
+        await caller.ready()
+        task = asyncio.create_task(main(known, daemon.bus))
+
+        async def has_others() -> bool:
+            return {"docker/web", "docker/b"} == (await shown(caller)).keys()
+
+        await caller.until(has_others, wanted=True)
+        await cancel([task])
+    assert "docker: 2 containers were not understood or refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

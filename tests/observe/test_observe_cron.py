@@ -5,15 +5,17 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.observing import PATIENCE, Host, observed
 
-from opdbus.observe.core.report import Observer
+from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.host import crontab
 from opdbus.observe.host.cron import Cron
 from opdbus.platform.accounts import user_name
+from opdbus.platform.tasks import cancel
 
 CRONTAB = """\
 SHELL=/bin/sh
@@ -58,22 +60,74 @@ async def watched(etc: Path, content: str = "", called: str = "cron") -> AsyncIt
 
 
 async def test_jobs_are_objects(etc: Path) -> None:
-    """Each job says in words when it runs, as whom, and what; two of a program have numbers."""
+    """Each job says in words when it runs, as whom, and what; its name has the arguments."""
     async with watched(etc) as host:
         name = f"cron/job/{etc}/crontab save-orders"
+        await host.until_shown(f"{name} again", schedule="every Sunday at 07:25")
         shown = await host.until_shown(
-            name, user="backup", schedule="every Sunday at 06:25", line="25 6 * * 7",
-            program="save-orders", file=f"{etc}/crontab",
-        )  # fmt: skip
+            f"{name} --password [redacted]",
+            user="backup",
+            schedule="every Sunday at 06:25",
+            line="25 6 * * 7",
+            program="save-orders",
+            file=f"{etc}/crontab",
+        )
         assert "hunter2" not in str(shown)
-        await host.until_shown(f"{name} 2", schedule="every Sunday at 07:25")
-        await host.until_shown(f"cron/job/{etc}/crontab run-parts", user="root")
+        run_parts = f"cron/job/{etc}/crontab run-parts --report /etc/cron.hourly"
+        await host.until_shown(run_parts, user="root")
         await host.until_shown(f"cron/job/{etc}/cron.daily/rotate", schedule="every day")
         assert len(host.names) == 4
         assert host.status.detail == (
             "crontabs of users in /var/spool/cron are not read;"
             f" 2 lines not understood: {etc}/crontab:7, {etc}/crontab:8"
         )
+
+
+DAILY = "0 6 * * * root"
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "name"),
+    [
+        (f"{DAILY} /opt/tidy a", f"{DAILY} /opt/tidy b", "tidy a"),
+        (f"{DAILY} /opt/tidy", f"{DAILY} /opt/tidy b", "tidy"),
+        (f"{DAILY} test -x /opt/tidy && /opt/tidy -v 1", f"{DAILY} /opt/tidy -v 2", "tidy -v 1"),
+        (f"{DAILY} cd / && ( run-parts --report /a )", f"{DAILY} run-parts /b",
+         "run-parts --report /a"),
+        (f"{DAILY} nice -n 9 /opt/tidy.sh  x > /dev/null", f"{DAILY} /opt/tidy.sh", "tidy.sh x"),
+        (f"{DAILY} /opt/tidy -o%input", f"{DAILY} /opt/tidy -p%input", "tidy -o"),
+        (f"{DAILY} A=1 /opt/tidy || /opt/tidier x", f"{DAILY} /opt/tidier x", "tidy"),
+    ],
+)  # fmt: skip
+async def test_a_job_keeps_its_name(etc: Path, first: str, other: str, name: str) -> None:
+    """A job is named after itself: it is the same whatever stands above or below it."""
+    assert (await listed(etc, first)).keys() == {name}
+    above, below = await listed(etc, other, first), await listed(etc, first, other)
+    assert above == below
+    assert len(above) == 2
+    assert name in above
+
+
+async def test_a_command_that_runs_at_several_times_is_one_job(etc: Path) -> None:
+    """Nothing of its lines is lost, and its name stays when one of them goes."""
+    lines = f"{DAILY} /opt/tidy a", "0 18 * * * www-data /opt/tidy a"
+    (job,) = (await listed(etc, *lines)).values()
+    assert job["schedule"] == "every day at 06:00; every day at 18:00"
+    assert (job["line"], job["user"]) == ("0 18 * * *; 0 6 * * *", "root; www-data")
+    assert (await listed(etc, lines[0]))["tidy a"]["schedule"] == "every day at 06:00"
+
+
+async def listed(etc: Path, *lines: str) -> dict[str, dict[str, Any]]:
+    """Return the jobs of a crontab with these lines, by their names in it."""
+    table = etc / "cron.d" / "shop"
+    table.write_text("".join(f"{line}\n" for line in lines))
+    report = Report()
+    task = asyncio.create_task(Cron(etc, str(etc.parent), os.getuid()).observe(report))
+    await report.news.wait()
+    await cancel([task])
+    jobs: dict[str, Any] = {**report.take().kinds["job"]}
+    start = f"{table} "
+    return {each.removeprefix(start): job for each, job in jobs.items() if each.startswith(start)}
 
 
 async def test_jobs_come_change_and_go(etc: Path) -> None:

@@ -1,18 +1,28 @@
 """The observer of file systems: a fake systemd, a fake kernel, and real mounts where root."""
 
+import asyncio
 import errno
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from math import ceil
 from pathlib import Path
 
 import pytest
-from harness.observing import PATIENCE, FakeService, Host, fake_service, observed
+from harness.observing import PATIENCE, FakeService, Host, fake_service, history, observed
 
-from opdbus.observe.core.report import Observer
+from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.core.skipped import Skipped
-from opdbus.observe.kernel.filesystems import FileSystems, Gauge, Space, UnreachableMount
+from opdbus.observe.kernel.filesystems import (
+    FileSystems,
+    Gauge,
+    Space,
+    UnreachableMount,
+    measure_space,
+)
 from opdbus.observe.kernel.mounts import Mount, parse_mountinfo
+from opdbus.platform.tasks import cancel
 
 MANAGER = "org.freedesktop.systemd1.Manager"
 MOUNT = "org.freedesktop.systemd1.Mount"
@@ -189,32 +199,106 @@ async def test_without_systemd_the_kernel_is_read(mountinfo: Path) -> None:
         )
 
 
-async def test_how_full_is_told_in_steps(mountinfo: Path) -> None:
-    """A step lasts until the next is passed clearly; inodes are told from 80% on, images never."""
+async def test_how_full_is_what_df_says(mountinfo: Path) -> None:
+    """It is never rounded down; only a change of the step counts; inodes come from 80% on."""
     disk = Disk()
     gauge = Gauge(mountinfo, 5.0, disk.measure)
     mount = Mount("/", "/dev/vda", "ext4", "rw")
-    told = []
-    for used in (71.0, 73.3, 73.6, 71.6, 71.4, 98.0, 99.4, 99.6, 98.6, 98.4, 0.0):
+    told, moved = [], []
+    for used in (71.0, 73.0, 73.6, 71.6, 71.0, 96.1, 98.4, 98.6, 0.2, 0.0):
         disk.used["/"] = used
         told.append((await gauge.read([mount]))["/"]["used_percent"])
-    assert told == [70, 70, 75, 75, 70, 95, 95, 100, 100, 95, 0]
+        moved.append("used_percent" not in gauge.within_step["/"])
+    assert told == [71, 73, 74, 72, 71, 97, 99, 99, 1, 0]
+    assert moved == [True, False, True, False, True, True, False, False, True, False]
     image = Mount("/snap/x", "/dev/loop0", "squashfs", "ro")
     assert "inodes_used_percent" not in (await gauge.read([mount, image]))["/"]
     disk.used = {"/": 91.0, "/snap/x": 100.0}
     found = await gauge.read([mount, image])
-    assert found["/"]["inodes_used_percent"] == 90
-    assert "used_percent" not in found["/snap/x"]
+    assert found["/"]["inodes_used_percent"] == 91
+    assert not {"used_percent", "free_bytes"} & found["/snap/x"].keys()
 
 
-async def test_a_restart_rounds_nothing_anew(mountinfo: Path) -> None:
-    """A step that was told before a restart lasts as long as it would have without one."""
+@pytest.mark.parametrize("path", ["/", "/dev/shm", "/run"])  # noqa: S108 -- observed, not written
+def test_usage_is_that_of_df(path: str) -> None:
+    """Percent, size and free bytes of a real file system are those that df prints."""
+    command = ["df", "--block-size=1", "--output=pcent,size,avail,source,fstype", path]
+    fields = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    percent, size, free, source, fstype = fields[-5:]
+    if percent == "-":
+        pytest.skip(f"{path} has no size")
+    mount = Mount(path, source, fstype, "rw")
+    found = measure_space(mount, AnyMount(mount))
+    assert (found.size, ceil(found.used)) == (int(size), int(percent.rstrip("%")))
+    # somebody may write meanwhile
+    assert abs(found.free - int(free)) < 64 << 20
+
+
+class AnyMount(dict[int, Mount]):
+    """The mounts that a process sees: whatever number one has, it is this."""
+
+    def __init__(self, mount: Mount) -> None:
+        super().__init__()
+        self._mount = mount
+
+    def __contains__(self, _number: object) -> bool:
+        """Have all numbers."""
+        return True
+
+    def __missing__(self, _number: int) -> Mount:
+        """Return the only mount."""
+        return self._mount
+
+
+async def test_a_move_within_a_step_is_no_row_of_history(mountinfo: Path) -> None:
+    """What is shown is of now, also after a restart; history has what passes a step."""
     disk = Disk()
-    for root, stick in ((65.0, 50.0), (68.0, 20.0)):
+    for root, stick in ((65.0, 50.0), (67.0, 20.0)):
         disk.used = {"/": root, "/media/stick": stick}
         async with watched(mountinfo, disk) as host:
             await host.until_shown("mounts/mount//media/stick", used_percent=int(stick))
-            assert (await host.properties("mounts/mount//"))["used_percent"] == 65
+            await host.until_shown("mounts/mount//", used_percent=int(root))
+            disk.used["/"] += 1.0
+            await host.until_shown("mounts/mount//", used_percent=int(root) + 1)
+    changed = [row["name"] for row in history(mountinfo.parent) if row["what"] == "changed"]
+    assert changed == ["/media/stick"]
+
+
+@pytest.mark.parametrize(
+    ("fstype", "source", "options", "is_network"),
+    [
+        *((fstype, "x", "rw", True) for fstype in (
+            "davfs fuse.davfs fuse.gcsfuse fuse.mount-s3 fuse.juicefs ceph fuse.ceph gpfs cvmfs"
+            " fuse.cvmfs2 fuse.s3fs fuse.goofys fuse.blobfuse2 fuse.rclone wekafs moosefs smb3"
+            " fuse.sshfs nfs4 glusterfs fuse.lizardfs lustre 9p orangefs fuse.ossfs".split()
+        )),
+        ("fuse.new", "https://dav.example.net/files", "rw", True),
+        ("fuse.new", "alice@nas:/home", "rw", True),
+        ("fuse.new", "remote:/", "rw", True),
+        ("fuse.new", "//nas/share", "rw", True),
+        ("xfs", "/dev/sdb1", "rw,_netdev", True),
+        *((fstype, source, "rw", False) for fstype, source in (
+            ("ext4", "/dev/vda"), ("zfs", "tank/home"), ("btrfs", "/dev/sdb"), ("tmpfs", "tmpfs"),
+            ("overlay", "overlay"), ("fuse.ntfs-3g", "/dev/sdc1"), ("fuseblk", "/dev/sdc1"),
+            ("fuse.mergerfs", "a:b"), ("fuse.encfs", "encfs"), ("bcachefs", "/dev/a:/dev/b"),
+            ("vfat", "UUID=1"), ("nfsd", "nfsd"),
+        )),
+    ],
+)  # fmt: skip
+async def test_file_systems_of_other_hosts(
+    mountinfo: Path, fstype: str, source: str, options: str, *, is_network: bool
+) -> None:
+    """Files are elsewhere by the type, with `fuse.` or without, by the source or an option."""
+    mountinfo.write_text(f"50 1 0:50 / /mnt {options} - {fstype} {source} {options}\n")  # noqa: ASYNC240 -- nothing else runs
+    report = Report()
+    observe = FileSystems(mountinfo, measure=Disk().measure).observe
+    task = asyncio.create_task(observe(report))
+    while not report.names("mount"):
+        await report.news.wait()
+    await cancel([task])
+    found = report.take().kinds["mount"]["/mnt"]
+    assert found
+    assert found["network"] is is_network
 
 
 BOUND = """\
@@ -234,7 +318,7 @@ async def test_mounts_of_one_file_system(mountinfo: Path) -> None:
     disk = Disk()
     disk.used = dict.fromkeys(("/", "/var/www", "/mnt/again"), 97.0)
     async with watched(mountinfo, disk) as host:
-        root = await host.until_shown("mounts/mount//", used_percent=95)
+        root = await host.until_shown("mounts/mount//", used_percent=97)
         assert not {"root", "same_file_system_as"} & root.keys()
         www = await host.until_shown("mounts/mount//var/www", root="/srv/data")
         assert www["same_file_system_as"] == "/"

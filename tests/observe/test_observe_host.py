@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -246,8 +247,11 @@ TOKYO = b"TZif2\0tokyo\nJST-9\n"
         (TOKYO, "", "Asia/Tokyo"),
         # an older copy of a zone's file ends with the same rule
         (OLDER, "Europe/Berlin", "Europe/Berlin"),
-        (OLDER, "Asia/Tokyo", "unknown"),
-        (OLDER, "", "unknown"),
+        (OLDER, "Asia/Tokyo", "CET-1CEST,M3.5.0,M10.5.0/3"),
+        (OLDER, "", "CET-1CEST,M3.5.0,M10.5.0/3"),
+        (b"TZif2\0x\n<+0545>-5:45\n", "", "<+0545>-5:45"),
+        (b"TZif2\0x\nno rule\n", "", "unknown"),
+        (b"TZif2\0x", "", "unknown"),
         (b"no zone", "", "unknown"),
         (b"no zone", "Asia/Tokyo", "Asia/Tokyo"),
         (None, "Asia/Tokyo\n", "Asia/Tokyo"),
@@ -258,14 +262,17 @@ TOKYO = b"TZif2\0tokyo\nJST-9\n"
 def test_the_time_zone_without_a_link(
     tmp_path: Path, clock: bytes | None, setting: str, zone: str
 ) -> None:
-    """The zone is the one whose file is the clock's, or that a file names; else it is unknown."""
+    """The zone is the one whose file is the clock's, or that a file names; else it is its rule."""
     zones = tmp_path / "usr/share/zoneinfo"
     for name, content in {
         "Europe/Berlin": BERLIN, "Arctic/Longyearbyen": BERLIN, "Asia/Tokyo": TOKYO,
-        "posix/Asia/Tokyo": TOKYO, "zone1970.tab": b"# c\nDE\t+52+013\tEurope/Berlin\n",
+        "posix/Asia/Tokyo": TOKYO, "posixrules": BERLIN,
+        "zone1970.tab": b"# c\nDE\t+52+013\tEurope/Berlin\n",
     }.items():  # fmt: skip
         (zones / name).parent.mkdir(parents=True, exist_ok=True)
         (zones / name).write_bytes(content)
+    # Debian has it among the zones
+    (zones / "localtime").symlink_to(tmp_path / "etc/localtime")
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/timezone").write_text(setting)
     if clock is not None:
@@ -366,3 +373,49 @@ def test_a_language_that_no_file_names(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/locale.conf").write_text("# nothing\n")
     assert "is set" in str(host_facts.read_locale(tmp_path, Skipped())["description"])
+
+
+@pytest.mark.parametrize(
+    ("product", "shown"),
+    [
+        *((text, "") for text in (
+            "To Be Filled By O.E.M.", "To be filled by O.E.M.", "Default string", "default_string",
+            "System Product Name", "System manufacturer", "System Version", "Not Specified", "None",
+            "Not Applicable", "N/A", "OEM", "O.E.M.", "Type1ProductConfigId", "XXXXXX", "Unknown",
+            "Type2 - Board Product Name", "0123456789", "Not Available", "INVALID", "Undefined",
+            "Fill By OEM", "Filled by OEM", "All Series", "  ", ".", "Base Board Product Name",
+        )),
+        *((text, text) for text in (
+            "OptiPlex 7010", "KVM", "Virtual Machine", "Standard PC (Q35 + ICH9, 2009)", "MS-7C37",
+            "HVM domU", "m5.large", "System x3650 M4", "ProLiant DL380", "NUC7i5BNB", "VirtualBox",
+        )),
+    ],
+)  # fmt: skip
+def test_what_makers_leave_is_no_name(tmp_path: Path, product: str, shown: str) -> None:
+    """A placeholder in the tables of the firmware is no product, and no vendor."""
+    folder = tmp_path / "sys/class/dmi/id"
+    folder.mkdir(parents=True)
+    for file in ("product_name", "sys_vendor"):
+        (folder / file).write_text(f"{product}\n")
+    facts = host_facts.read_hardware(tmp_path, None, Skipped())
+    assert [facts.get(key, "") for key in ("product", "vendor")] == [shown, shown]
+
+
+@pytest.mark.parametrize(
+    ("ago", "uptime"),
+    [(0, "0min"), (59, "0min"), (61, "1min"), (3 * 3600, "3h"), (90061, "1d 1h 1min"),
+     (-100, "0min")],
+)  # fmt: skip
+def test_when_the_host_was_started(tmp_path: Path, ago: int, uptime: str) -> None:
+    """It is the time that PID 1 began, else the kernel's; how long ago never is negative."""
+    now = int(time.time())
+    booted = now - ago
+    stamp = datetime.fromtimestamp(booted, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    assert host_facts.read_boot(tmp_path, 0.0) == {}
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text(f"cpu 1 2\nbtime {booted}\nprocesses 3\n")
+    facts = host_facts.read_boot(tmp_path, 0.0)
+    assert facts["boot_time"] == stamp
+    if now == int(time.time()):
+        assert facts["uptime"] == uptime
+    assert host_facts.read_boot(tmp_path, 86400.0)["boot_time"] == "1970-01-02 00:00:00 UTC"

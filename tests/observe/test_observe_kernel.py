@@ -114,6 +114,27 @@ async def test_events_through_the_kernel(root: Path) -> None:
             await host.until_shown("kernel/module/loop")
 
 
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ('"dyndbg=file drivers/usb/* +p" quiet', "dyndbg", "file drivers/usb/* +p"),
+        ('dyndbg="file drivers/usb/* +p" quiet', "dyndbg", "file drivers/usb/* +p"),
+        ('quiet "usbcore.dyndbg=+p"', "usbcore.dyndbg", "+p"),
+        ('"quiet"', "quiet", None),
+        ('"a=b', "a", "b"),
+        ('a="b', "a", "b"),
+        ('a=""', "a", None),
+        ('"a="', "a", None),
+        ('a=b"c d"e', "a", 'b"c d"e'),
+        ('"a=b c" a="d e"', "a", "b c, d e"),
+        ("root=UUID=1-2 ro", "root", "UUID=1-2"),
+    ],
+)
+def test_quotes_of_the_command_line(line: str, name: str, value: str | None) -> None:
+    """Quotes stand round a value, or round a parameter with its value, as the kernel reads them."""
+    assert kernel.parse_parameters(f"{line}\n")[name].get("value") == value
+
+
 def test_secrets_are_hidden(root: Path) -> None:
     """What follows the name of a secret is hidden before a line is split, and in settings."""
     line = "quiet password=hunter2 luks.key=hunter2 -- --password hunter2\n"

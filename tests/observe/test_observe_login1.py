@@ -77,3 +77,20 @@ async def test_signals_of_others_are_not_believed(tmp_path: Path, system_bus: st
         await host.until_shown("login1/session/3", locked=True)
         listings = [c for c in service.calls[asked:] if c[1].endswith("ListSessions")]
         assert len(listings) == 1
+
+
+async def test_inhibitors_of_one_program(tmp_path: Path, system_bus: str) -> None:
+    """Of several with one name all are known, and the name is the same when one ends."""
+    first = ["sleep", "NetworkManager", "turns networks off", "delay", 0, 812]
+    other = ["sleep", "NetworkManager", "an update runs", "block", 0, 900]
+    name = "login1/inhibitor/NetworkManager sleep"
+    async with logind(system_bus) as service, observed(tmp_path, login1.OBSERVER) as host:
+        held = [first, other]
+        service.answers[f"{MANAGER}.ListInhibitors"] = lambda _: ("a(ssssuu)", [held])
+        service.changed(SESSION, "org.freedesktop.login1.Session", LockedHint=True)
+        why = "an update runs; turns networks off"
+        await host.until_shown(name, why=why, mode="block; delay", uid=0, pid="812; 900")
+        held.remove(first)
+        service.changed(SESSION, "org.freedesktop.login1.Session", LockedHint=False)
+        await host.until_shown(name, why="an update runs", mode="block", uid=0, pid=900)
+        assert not [each for each in host.names if "inhibitor" in each and each != name]

@@ -11,10 +11,13 @@ from attacks import crowd
 from attacks.crowd import Crowd
 from harness.observing import FakeService, Host, fake_service, history, observed
 
-from opdbus.bus.transport.values import Typed
+from opdbus.bus.transport.values import Typed, variant
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
 from opdbus.observe.core.report import MAX_OBJECTS
+from opdbus.observe.core.system_bus import Signal
 from opdbus.observe.dbus.mirror import Mirror
+from opdbus.observe.dbus.mirror_objects import MirroredObjects
+from opdbus.observe.dbus.mirror_table import MANAGERS, plugin_of
 
 MANAGER = "org.freedesktop.DBus.ObjectManager"
 CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"
@@ -157,17 +160,79 @@ async def test_an_object_that_gets_another_name(tmp_path: Path, system_bus: str)
         await host.until_shown("udisks2/block/sda1", drive="WDC-WD10-1")
 
 
-async def test_two_objects_with_one_name_are_two(tmp_path: Path, system_bus: str) -> None:
-    """The one with the higher number has its number in its name."""
-    tree = {f"/org/bluez/hci0/dev_{n}": {"org.bluez.Device1": {"Name": "Headset"}} for n in (9, 10)}
-    async with (
-        managed(system_bus, "org.bluez", "/", tree) as service,
-        mirrored(tmp_path, "org.bluez") as host,
-    ):
-        await host.until_shown("bluez/device/Headset", object_path="/org/bluez/hci0/dev_9")
-        await host.until_shown("bluez/device/Headset (dev_10)")
-        service.remove("/org/bluez/hci0/dev_9")
-        await host.until(lambda: len(host.names) == 1)
+BLUEZ, NM = "org.bluez", "org.freedesktop.NetworkManager"
+HCI, NET, IWD = "/org/bluez/hci", "/org/freedesktop/NetworkManager", "/net/connman/iwd"
+ADAPTERS: Tree = {
+    "/org/bluez": {f"{BLUEZ}.AgentManager1": {}},
+    f"{HCI}0": {f"{BLUEZ}.Adapter1": {"Address": "C0"}},
+    f"{HCI}1": {f"{BLUEZ}.Adapter1": {"Address": "C1"}},
+}
+# For each kind, objects of a service that are there, two that are alike, and their names.
+ALIKE: dict[str, tuple[str, Tree, Tree, list[str]]] = {
+    "named alike": (BLUEZ, {}, {
+        f"{HCI}0/dev_{n}": {f"{BLUEZ}.Device1": {"Name": "Headset"}} for n in (9, 10)
+    }, ["device/Headset (dev_9)", "device/Headset (dev_10)"]),
+    "one device at two adapters": (BLUEZ, ADAPTERS, {
+        f"{HCI}{n}/dev_A": {f"{BLUEZ}.Device1": {"Name": "Headset", "Address": "A"}} for n in (0, 1)
+    }, ["device/Headset (hci0/dev_A)", "device/Headset (hci1/dev_A)"]),
+    "one nameless device at two adapters": (BLUEZ, ADAPTERS, {
+        f"{HCI}{n}/dev_A": {f"{BLUEZ}.Device1": {"Address": "A"}} for n in (0, 1)
+    }, ["device/A (hci0)", "device/A (hci1)"]),
+    "services of two devices": (BLUEZ, ADAPTERS | {
+        f"{HCI}0/dev_{n}": {f"{BLUEZ}.Device1": {"Address": n}} for n in "AB"
+    }, {
+        f"{HCI}0/dev_{n}/service1": {f"{BLUEZ}.GattService1": {"UUID": "1801"}} for n in "AB"
+    }, ["gatt_service/hci0/dev_A/service1", "gatt_service/hci0/dev_B/service1"]),
+    "adapters of one host": (BLUEZ, {}, {
+        f"{HCI}{n}": {f"{BLUEZ}.Adapter1": {"Name": "box", "Address": f"C{n}"}} for n in (0, 1)
+    }, ["adapter/box (hci0)", "adapter/box (hci1)"]),
+    "access points of one network": (NM, {}, {
+        f"{NET}/AccessPoint/{n}": {
+            f"{NM}.AccessPoint": {"Ssid": "home", "HwAddress": f"0{n}"}} for n in (1, 2)
+    }, ["access_point/home (01)", "access_point/home (02)"]),
+    "connections of one id": (NM, {}, {
+        f"{NET}/ActiveConnection/{n}": {
+            f"{NM}.Connection.Active": {"Id": "Wired", "Uuid": f"u{n}"}} for n in (1, 2)
+    }, ["connection_active/Wired (u1)", "connection_active/Wired (u2)"]),
+    "networks of two kinds": ("net.connman.iwd", {f"{IWD}/0": {"net.connman.iwd.Adapter": {}}}, {
+        f"{IWD}/0/{n}": {"net.connman.iwd.Network": {"Name": "home"}} for n in ("a_psk", "a_open")
+    }, ["network/home (0/a_psk)", "network/home (0/a_open)"]),
+    "disks": (NAME, {}, {
+        f"{TOP}/drives/{n}": {f"{NAME}.Drive": {"Id": n, "Model": "WD10"}} for n in ("a", "b")
+    }, ["drive/a", "drive/b"]),
+    "a name that is the end of its path": ("org.example.Lamps", {}, {
+        f"/org/example/Lamps/{n}": {"org.example.Lamps.Lamp": {"Name": "desk"}}
+        for n in ("desk", "b")
+    }, ["lamp/desk", "lamp/desk (b)"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALIKE)
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_object_keeps_its_name(case: str, first: int) -> None:
+    """Of two that are alike, each has its name whichever comes first, goes, or is listed alone."""
+    service, others, alike, names = ALIKE[case]
+    top, plugin = MANAGERS.get(service, "/"), plugin_of(service)
+
+    def listed(tree: Tree) -> tuple[MirroredObjects, dict[str, str]]:
+        objects = MirroredObjects(service, plugin, top)
+        for path, interfaces in tree.items():
+            typed = {i: {k: variant(v) for k, v in p.items()} for i, p in interfaces.items()}
+            objects.add(path, typed)
+        rendered = {str(values["object_path"]): key for key, values in objects.render_all()}
+        return objects, {path: "/".join(rendered[path]) for path in tree if path in rendered}
+
+    wanted = dict(zip(alike, names, strict=True))
+    own = list(alike)[first]
+    objects, both = listed({**alike, **others} if first else {**others, **alike})
+    assert {path: both[path] for path in alike} == wanted
+    _, alone = listed({**others, own: alike[own]})
+    assert alone[own] == wanted[own]
+    gone = list(alike)[1 - first]
+    objects.apply(Signal(top, MANAGER, "InterfacesRemoved", [gone, [*alike[gone]]], "oas"))
+    (removed,) = objects.render_changes(gone)
+    assert ("/".join(removed[0]), removed[1]) == (wanted[gone], None)
+    assert list(objects.render_changes(own)) == []
 
 
 async def test_a_service_that_leaves_and_comes_back(tmp_path: Path, system_bus: str) -> None:
@@ -191,7 +256,7 @@ async def test_a_service_that_leaves_and_comes_back(tmp_path: Path, system_bus: 
 )
 async def test_where_the_manager_is(tmp_path: Path, system_bus: str, top: str, asked: str) -> None:
     """It is looked for at the root, at the path that is like the name, or where it is said."""
-    path, lamp = f"{top.rstrip('/')}/a", "org.example.Lamps.Lamp"
+    path, lamp = f"{top.rstrip('/')}/desk", "org.example.Lamps.Lamp"
     async with (
         managed(
             system_bus, "org.example.Lamps", top, {path: {lamp: {"Name": "desk", "Watts": 3}}}

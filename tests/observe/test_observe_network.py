@@ -1,15 +1,19 @@
 """The observer of interfaces, addresses and routes, in a network namespace of its own."""
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from harness.observing import Host, observed
 from harness.own_network import Network, own_network
 
 from opdbus.observe.core.netlink import ROUTE, ROUTE_GROUPS
-from opdbus.observe.core.report import Observer
+from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.network import network
+from opdbus.platform.tasks import cancel
 
 
 @asynccontextmanager
@@ -112,6 +116,98 @@ async def test_routes_come_and_go(tmp_path: Path) -> None:
         net.ip("link", "set", "wan", "down")
         await host.until(lambda: default not in host.names)
         assert not [n for n in host.names if n.startswith("net/route/") and "wan" in n]
+
+
+# For each network, commands of ip(8), the names that these give, and one more that adds others.
+SIBLINGS = {
+    "metrics of one IPv4 prefix": (
+        ["route add 10.1.0.0/16 dev wan", "route add 10.1.0.0/16 dev wan metric 256"],
+        {"10.1.0.0/16 dev wan", "10.1.0.0/16 dev wan metric 256"},
+    ),
+    "metrics of one IPv6 prefix": (
+        ["-6 route add 2001:db8:1::/64 dev wan metric 256 proto kernel",
+         "-6 route add 2001:db8:1::/64 dev wan metric 1024 proto ra"],
+        {"2001:db8:1::/64 dev wan", "2001:db8:1::/64 dev wan metric 1024"},
+    ),
+    "metrics of IPv6 gateways": (
+        ["-6 route add default via fe80::1 dev wan proto ra",
+         "-6 route add default via fe80::1 dev wan metric 256"],
+        {"default via fe80::1 dev wan", "default via fe80::1 dev wan metric 256"},
+    ),
+    "services of one prefix": (
+        ["route add 10.2.0.0/16 dev wan", "route add 10.2.0.0/16 dev wan tos 0x10"],
+        {"10.2.0.0/16 dev wan", "10.2.0.0/16 tos 0x10 dev wan"},
+    ),
+    "sources of one prefix": (
+        ["-6 route add 2001:db8:2::/64 dev wan metric 256",
+         "-6 route add 2001:db8:2::/64 from 2001:db8:9::/64 dev wan metric 256"],
+        {"2001:db8:2::/64 dev wan", "2001:db8:2::/64 from 2001:db8:9::/64 dev wan"},
+    ),
+    "next hops of one IPv6 prefix": (
+        ["-6 route add default via fe80::1 dev wan", "-6 route append default via fe80::2 dev wan"],
+        {"default via fe80::1 dev wan", "default via fe80::2 dev wan"},
+    ),
+    "types of one prefix": (
+        ["route add 10.3.0.0/16 dev wan", "route add unreachable 10.3.0.0/16 metric 9"],
+        {"10.3.0.0/16 dev wan", "unreachable 10.3.0.0/16 metric 9"},
+    ),
+    "tables": (
+        ["route add 10.4.0.0/16 dev wan", "route add 10.4.0.0/16 dev wan table 7"],
+        {"10.4.0.0/16 dev wan", "10.4.0.0/16 dev wan table 7"},
+    ),
+    "devices": (
+        ["route add 10.5.0.0/16 dev wan", "route add 10.5.0.0/16 dev lan metric 1"],
+        {"10.5.0.0/16 dev wan", "10.5.0.0/16 dev lan metric 1"},
+    ),
+    "families of one gateway": (
+        ["-6 route add default via fe80::1 dev wan",
+         "-4 route add default via inet6 fe80::1 dev wan"],
+        {"default via fe80::1 dev wan", "default ipv4 via fe80::1 dev wan"},
+    ),
+    "default routes without a gateway": (
+        ["route add unreachable default", "-6 route add unreachable default metric 1024"],
+        {"unreachable default", "unreachable default ipv6 dev lo"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SIBLINGS)
+async def test_a_route_keeps_its_name(case: str) -> None:
+    """Routes that the kernel tells apart have two names, which do not depend on each other."""
+    commands, names = SIBLINGS[case]
+    with own_network() as net, net.netlink(ROUTE, ROUTE_GROUPS) as passed:
+        for name in ("wan", "lan"):
+            net.ip("link", "add", name, "type", "bridge")
+            # no address and no route of its own
+            net.ip("link", "set", name, "addrgenmode", "none", "up")
+        before = await listed("route", passed)
+        net.ip(*commands[0].split())
+        first = await listed("route", passed) - before
+        net.ip(*commands[1].split())
+        assert await listed("route", passed) - before == names
+        assert len(first) == 1
+        assert first < names
+
+
+async def test_an_address_keeps_its_name() -> None:
+    """Addresses that differ in the other end alone are two."""
+    with own_network() as net, net.netlink(ROUTE, ROUTE_GROUPS) as passed:
+        net.ip("link", "add", "wan", "type", "bridge")
+        names = {"10.0.0.1/32 peer 10.0.0.2 on wan", "10.0.0.1/32 peer 10.0.0.3 on wan"}
+        for peer in ("10.0.0.2", "10.0.0.3"):
+            net.ip("addr", "add", "10.0.0.1", "peer", f"{peer}/32", "dev", "wan")
+        assert names <= await listed("address", passed)
+
+
+async def listed(kind: str, passed: socket.socket) -> frozenset[str]:
+    """Return the names of the objects of a kind."""
+    report = Report()
+    task = asyncio.create_task(network.Network(passed).observe(report))
+    while not report.has_listed("route"):
+        await report.news.wait()
+        await asyncio.sleep(0)
+    await cancel([task])
+    return report.names(kind)
 
 
 def test_hardware_has_its_name_from_the_database(tmp_path: Path) -> None:

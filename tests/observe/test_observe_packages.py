@@ -18,13 +18,14 @@ from opdbus.index.changes.change_finder import ChangeFinder
 from opdbus.index.changes.connections import nothing_more
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.language import routes
-from opdbus.observe.core.report import MAX_OBJECTS, LostSource, Observer
+from opdbus.observe.core.report import MAX_OBJECTS, LostSource, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages import rpm
 from opdbus.observe.packages.documents import Documents, Owner, Places
 from opdbus.observe.packages.dpkg import MAX_STATUS_BYTES, StatusFile
 from opdbus.observe.packages.package_observer import Packages
 from opdbus.platform.lines import join_words
+from opdbus.platform.tasks import cancel
 from opdbus.serving.serving import Serving
 
 PARAGRAPH = """\
@@ -73,10 +74,20 @@ def write(places: Places, *paragraphs: str | bytes) -> None:
 @asynccontextmanager
 async def watched(places: Places) -> AsyncIterator[Host]:
     """Observe the packages of a host."""
-    packages = Packages(places, places.root / "states")
+    packages = Packages(places, places.root / "states", machine="x86_64")
     observer = Observer("packages", "packages", packages.observe)
     async with observed(places.root, observer) as host:
         yield host
+
+
+async def listed(places: Places) -> frozenset[str]:
+    """Return the names of the packages of a host."""
+    report = Report()
+    packages = Packages(places, places.root / "states", machine="x86_64")
+    task = asyncio.create_task(packages.observe(report))
+    await report.news.wait()
+    await cancel([task])
+    return report.names("package")
 
 
 @pytest.mark.parametrize("word", "uninstalled purged removed deinstalled deleted".split())
@@ -98,7 +109,7 @@ async def test_what_was_uninstalled_is_found_by_any_word(places: Places, word: s
 
 
 async def test_what_is_known_of_a_package(places: Places) -> None:
-    """A package has its fields, its state and how it came, and its architecture of several."""
+    """A package has its fields, its state and how it came, and an architecture not the host's."""
     write(
         places,
         paragraph("tool"),
@@ -131,7 +142,7 @@ async def test_what_is_known_of_a_package(places: Places) -> None:
         await host.until_shown("packages/package/broken", status="half-installed")
         await host.until_shown("packages/package/removed", status="config-files", removed=True)
         names = {name.rpartition("/")[2] for name in host.names}
-        assert names == {*"tool lib held broken removed libc6:amd64 libc6:i386".split()}
+        assert names == {*"tool lib held broken removed libc6 libc6:i386".split()}
 
 
 def test_what_dpkg_has_not_taken_over_yet(places: Places) -> None:
@@ -252,28 +263,91 @@ def quoted(fields: Sequence[str]) -> str:
     )
 
 
+def rpm_row(name: str, version: str, architecture: str = "x86_64") -> list[str]:
+    """Return the fields that rpm prints about a package."""
+    fields = ["0", version, "1.fc40", architecture, "8000000", f"{name}.src.rpm", "Unspecified"]
+    return [name, *fields, "https://example.org", f"the {name}'s"]
+
+
+def fake_rpm_database(places: Places, rows: Sequence[Sequence[str]], beside: str = "") -> None:
+    """Install an rpm with rows of packages; those whose names begin as `beside` stay beside."""
+    short = [(row[0], *row[2:5]) for row in rows if beside and row[0].startswith(beside)]
+    answers = {
+        "-qa": "".join(f"{quoted(row)}\n" for row in rows),
+        "-q": "no package provides multiversion(kernel)\n"
+        + "".join(f"{quoted(row)}\n" for row in short),
+    }
+    code = f"sys.stdout.write({answers!r}[sys.argv[1]]); sys.exit(sys.argv[1] == '-q')"
+    fake_rpm(places, code)
+    (places.rpm_databases[0] / "rpmdb.sqlite").write_text(str(rows))
+
+
 async def test_packages_of_rpm(places: Places) -> None:
-    """The program rpm is asked at first, and again when its database changes."""
-    answer = places.root / "answer"
-    rows = [
-        ["bash", "0", "5.2", "1.fc40", "x86_64", "8000000", "bash-5.2.src.rpm", "Unspecified"],
-        ["kernel", "1", "6.1", "1", "x86_64", "0", "kernel.src.rpm", "Unspecified"],
-        ["kernel", "1", "6.2", "1", "x86_64", "0", "kernel.src.rpm", "Unspecified"],
-    ]
-    lines = [quoted([*row, "https://example.org", f"the {row[0]}'s"]) for row in rows]
-    broken = "'lost'\t'0'\tno field"
-    answer.write_text("\n".join([*lines, "no package is called so", broken]) + "\n")
-    fake_rpm(places, f"sys.stdout.write(open({str(answer)!r}).read())")
+    """The program rpm is asked at first and when its database changes; each row is by itself."""
+    rows = [rpm_row("bash", "5.2"), rpm_row("kernel", "6.1"), rpm_row("kernel", "6.2")]
+    fake_rpm_database(places, [*rows, ["lost", "0", "no field"], ["1"]])
     async with watched(places) as host:
         shown = await host.until_shown("packages/package/bash", version="5.2-1.fc40")
         assert shown["installed_size_mb"] == 7.6
-        assert shown["source"] == "bash-5.2.src"
-        assert "packages/package/kernel-1:6.2-1:x86_64" in host.names
-        places_of = f"4 of {places.rpm} -qa, 5 of {places.rpm} -qa"
-        assert f"2 rows not understood: {places_of}" in host.status.detail
-        answer.write_text(lines[1] + "\n")
-        (places.rpm_databases[0] / "rpmdb.sqlite").write_text("changed")
-        await host.until(lambda: host.names == {"packages/package/kernel"})
+        assert shown["source"] == "bash.src"
+        # neither is meant to stay beside the other
+        both = "6.1-1.fc40; 6.2-1.fc40"
+        await host.until_shown("packages/package/kernel", version=both, section="Unspecified")
+        of = f"{places.rpm} -qa"
+        assert f"2 rows not understood: 4 of {of}, 5 of {of}" in host.status.detail
+        fake_rpm_database(places, rows[:1])
+        await host.until(lambda: host.names == {"packages/package/bash"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        (("kernel-core", "503"), ("kernel-core", "570"), "kernel-core-503-1.fc40"),
+        (("kernel-devel", "503"), ("kernel-devel", "570"), "kernel-devel-503-1.fc40"),
+        (("gpg-pubkey", "a1", "(none)"), ("gpg-pubkey", "b2", "(none)"), "gpg-pubkey-a1-1.fc40"),
+        (("kernel-core", "503", "i686"), ("kernel-core", "503"), "kernel-core-503-1.fc40:i686"),
+        (("glibc", "2"), ("glibc", "2", "i686"), "glibc"),
+        (("glibc", "2", "i686"), ("glibc", "2"), "glibc:i686"),
+        (("fonts", "1", "noarch"), ("fonts-more", "1", "noarch"), "fonts"),
+    ],
+)
+async def test_a_package_of_rpm_keeps_its_name(
+    places: Places, first: Sequence[str], second: Sequence[str], name: str
+) -> None:
+    """A package is named after itself: it is the same whatever is installed beside it."""
+    fake_rpm_database(places, [rpm_row(*first)], "kernel")
+    assert await listed(places) == {name}
+    fake_rpm_database(places, [rpm_row(*second), rpm_row(*first)], "kernel")
+    assert len(both := await listed(places)) == 2
+    assert name in both
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "manager", "name"),
+    [
+        ("amd64", "i386", "", "libc6"),
+        ("i386", "amd64", "", "libc6:i386"),
+        ("arm64", "amd64", "", "libc6:arm64"),
+        ("all", "i386", "", "libc6"),
+        # a 32-bit host on a 64-bit kernel
+        ("i386", "amd64", "i386", "libc6"),
+        ("amd64", "i386", "i386", "libc6:amd64"),
+        ("arm64", "armhf", "arm64", "libc6"),
+    ],
+)
+async def test_a_package_of_dpkg_keeps_its_name(
+    places: Places, first: str, second: str, manager: str, name: str
+) -> None:
+    """A package of another architecture has that in its name, be there one of the host's or not."""
+    dpkg = [paragraph("dpkg", architecture=manager)] if manager else []
+    write(places, *dpkg, paragraph("libc6", architecture=first))
+    before = await listed(places)
+    assert before - {"dpkg"} == {name}
+    others = paragraph("libc6", architecture=second), *dpkg
+    write(places, *others, paragraph("libc6", architecture=first))
+    both = await listed(places)
+    assert before < both
+    assert len(both) == len(before) + 1
 
 
 SUMMARIES = [
@@ -295,7 +369,8 @@ async def test_separators_in_the_summary_of_an_rpm(places: Places) -> None:
     rows = [quoted([f"p{n}", *row, summary]) for n, summary in enumerate(SUMMARIES)]
     answer = places.root / "answer"
     answer.write_text("".join(f"{row}\n" for row in rows), newline="")
-    fake_rpm(places, f"sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())")
+    code = f"sys.argv[1] == '-qa' and sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())"
+    fake_rpm(places, code)
     found = await rpm.list_packages(places.rpm, Skipped())
     assert [row["summary"] for row in found] == SUMMARIES
     assert (found[-1]["name"], found[-1]["homepage"]) == (f"p{len(rows) - 1}", "(none)")
@@ -312,6 +387,7 @@ Release: 1
 Summary: A\ttab and its 'quotes'
 License: none
 BuildArch: noarch
+Provides: installonlypkg(kernel)
 %description
 x
 %install
@@ -340,6 +416,7 @@ def test_a_real_rpm_with_separators(tmp_path: Path) -> None:
     program.chmod(0o755)
     (row,) = asyncio.run(rpm.list_packages(str(program), Skipped()))
     assert row["summary"] == "A\ttab and its 'quotes'"
+    assert row["beside"]
     places = Places(tmp_path, tmp_path / "dpkg", tmp_path, str(program), (tmp_path / "db",))
     path = "/usr/share/odd/it"
     owners = Documents(places).owners([path, "/no/such"])

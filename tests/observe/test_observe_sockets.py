@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from opdbus.observe.network import sockets
 from opdbus.observe.packages.documents import ServiceNames
 from opdbus.observe.systemd.control_groups import ControlGroups
 from opdbus.observe.systemd.pid1 import socket_units
+from opdbus.platform.tasks import cancel
 
 PATH = "/org/freedesktop/systemd1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- in a network without neighbours
@@ -49,7 +50,7 @@ async def watched(
             yield net, host
 
 
-def opened(net: Network, kind: int, address: str, port: int) -> socket.socket:
+def opened(net: Network, kind: int, address: str, port: int, device: str = "") -> socket.socket:
     """Wait for connections or datagrams in a network."""
 
     def make() -> socket.socket:
@@ -57,6 +58,8 @@ def opened(net: Network, kind: int, address: str, port: int) -> socket.socket:
         one = socket.socket(family, kind)
         if family == socket.AF_INET6:
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
         one.bind((address, port))
         if kind == socket.SOCK_STREAM:
             one.listen()
@@ -101,6 +104,52 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
         await host.until(lambda: host.names == set())
 
 
+@pytest.mark.parametrize(
+    ("kind", "address", "device", "name", "exposed"),
+    [
+        (socket.SOCK_STREAM, EVERYWHERE, "lo", "tcp 0.0.0.0%lo:80", "local only"),
+        (socket.SOCK_STREAM, EVERYWHERE, "wan", "tcp 0.0.0.0%wan:80", "one interface"),
+        (socket.SOCK_STREAM, "::", "lo", "tcp [::]%lo:80", "local only"),
+        (socket.SOCK_STREAM, "::", "wan", "tcp [::]%wan:80", "one interface"),
+        (socket.SOCK_DGRAM, EVERYWHERE, "wan", "udp 0.0.0.0%wan:80", "one interface"),
+        (socket.SOCK_DGRAM, "::", "wan", "udp [::]%wan:80", "one interface"),
+        (socket.SOCK_STREAM, "127.0.0.1", "lo", "tcp 127.0.0.1%lo:80", "local only"),
+        (socket.SOCK_STREAM, "10.9.0.1", "wan", "tcp 10.9.0.1%wan:80", "one address"),
+        (socket.SOCK_STREAM, EVERYWHERE, "", "tcp 0.0.0.0:80", "all addresses"),
+    ],
+)
+async def test_a_socket_of_one_interface(
+    tmp_path: Path, kind: int, address: str, device: str, name: str, exposed: str
+) -> None:
+    """A socket that is bound to an interface is another than one that is bound to none."""
+    with own_network() as net, net.netlink(DIAG) as passed, ExitStack() as open_sockets:
+        net.ip("link", "set", "lo", "up")
+        net.ip("link", "add", "wan", "type", "bridge")
+        net.ip("link", "set", "wan", "up")
+        net.ip("addr", "add", "10.9.0.1/24", "dev", "wan")
+        first = await listed(passed, tmp_path)
+        open_sockets.enter_context(opened(net, kind, address, 80, device))
+        (own,) = (await listed(passed, tmp_path)).items()
+        open_sockets.enter_context(opened(net, kind, "127.0.0.3", 80))
+        both = await listed(passed, tmp_path)
+    assert first == {}
+    assert own[0] == name
+    assert own[1]["exposed"] == exposed
+    assert own[1].get("interface", "") == device
+    assert len(both) == 2
+    assert both[name] == own[1]
+
+
+async def listed(passed: socket.socket, folder: Path) -> dict[str, Any]:
+    """Return the ports of a network by name."""
+    report = Report()
+    source = sockets.Sockets(passed, services=ServiceNames(folder / "none"))
+    task = asyncio.create_task(source.observe(report))
+    await report.news.wait()
+    await cancel([task])
+    return dict(report.take().kinds["listener"])
+
+
 async def test_a_units_change_is_followed_by_a_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
 ) -> None:
@@ -120,7 +169,12 @@ async def test_a_units_change_is_followed_by_a_list(
 async def test_ports_of_socket_units(monkeypatch: pytest.MonkeyPatch, bus_address: str) -> None:
     """A port that process 1 opened is found by the socket unit that listens there."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
-    listens = {"ssh.socket": [("Stream", "[::]:22")], "log.socket": [("Datagram", "0.0.0.0:514")]}
+    listens = {
+        "ssh.socket": [("Stream", "[::]:22")],
+        "log.socket": [("Datagram", "0.0.0.0:514")],
+        "lan.socket": [("Stream", "0.0.0.0:80"), ("Stream", "/run/lan")],
+        "link.socket": [("Datagram", "[fe80::1]:546%wan")],
+    }
     paths = {f"{PATH}/unit/{number}": unit for number, unit in enumerate([*listens, "gone.socket"])}
     rows = [[unit, *[""] * 5, path, 0, "", "/"] for path, unit in paths.items()]
     async with fake_service(bus_address, "org.freedesktop.systemd1") as pid1:
@@ -128,10 +182,15 @@ async def test_ports_of_socket_units(monkeypatch: pytest.MonkeyPatch, bus_addres
         pid1.answers[list_units] = lambda *_: ("a(ssssssouso)", [rows])
         for path, unit in paths.items():
             if unit in listens:
-                pid1.properties[path] = {"Listen": Typed("a(ss)", listens[unit])}
+                device = "lan" if unit == "lan.socket" else ""
+                properties = {"Listen": Typed("a(ss)", listens[unit]), "BindToDevice": device}
+                pid1.properties[path] = properties
         assert await socket_units() == {
             "tcp [::]:22": "ssh.socket",
             "udp 0.0.0.0:514": "log.socket",
+            "tcp 0.0.0.0%lan:80": "lan.socket",
+            "tcp %lan:/run/lan": "lan.socket",
+            "udp [fe80::1]%wan:546": "link.socket",
         }
 
 

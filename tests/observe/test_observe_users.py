@@ -1,10 +1,15 @@
 """The observer of accounts and groups, on files of its own."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from harness.account_files import GROUP, PASSWD, Files
 from harness.observing import history, observed
+
+from opdbus.observe.core.report import Report
+from opdbus.observe.host.users import Users
+from opdbus.platform.tasks import cancel
 
 
 @pytest.fixture
@@ -151,3 +156,31 @@ async def test_without_accounts_there_is_nothing_to_observe(tmp_path: Path, file
         assert str(files.users.passwd) in host.status.detail
         files.write(files.users.passwd, PASSWD)
         await host.until_shown("users/account/mira")
+
+
+@pytest.mark.parametrize(
+    ("shell", "can_log_in"),
+    [
+        *((shell, False) for shell in (
+            "/dev/null", "/dev/zero", "/usr/sbin/nologin", "/bin/false", "/bin/true", "/bin/sync",
+            "/nonexistent", "/usr/local/bin/noshell", "/usr/lib/openssh/sftp-server",
+            "/sbin/reboot", "/usr/bin/nologin",
+        )),
+        *((shell, True) for shell in (
+            "/bin/bash", "/bin/sh", "", "/usr/bin/fish", "/usr/bin/git-shell", "/home/a/dev/zsh",
+        )),
+    ],
+)  # fmt: skip
+async def test_shells_that_nobody_can_log_in_with(
+    tmp_path: Path, shell: str, *, can_log_in: bool
+) -> None:
+    """A device, or a program that takes no commands, is no shell; without one it is sh."""
+    (tmp_path / "passwd").write_text(f"a:x:1000:1000:A:/home/a:{shell}\n")
+    files = (tmp_path / name for name in ("passwd", "group", "nsswitch.conf", "sudoers"))
+    report = Report()
+    task = asyncio.create_task(Users(*files).observe(report))
+    await report.news.wait()
+    await cancel([task])
+    account = report.take().kinds["account"]["a"]
+    assert account
+    assert account["can_log_in"] is can_log_in

@@ -1,5 +1,6 @@
 """Observers of other packages, as they are installed: named by an entry point."""
 
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,13 @@ from opdbus.observe.core.report import Observer
 async def observe(report):
     report.replace("lamp", {"desk": {}})
 
-OBSERVER = Observer("another name", "house", observe, {"lamp": frozenset({"watts"})})
+async def appears():
+    pass
+
+OBSERVER = Observer(
+    "another name", "house", observe, {"lamp": frozenset({"watts"})}, appears,
+    {"lamp": frozenset({"room"})}, frozenset({"lamp"}),
+)
 NOT_ONE = "lamps"
 """
 ENTRY_POINTS = """
@@ -59,6 +66,15 @@ def test_auto_can_be_one_of_several() -> None:
     asked = ("auto", "login1", "lamps", "org.freedesktop.UDisks2", "org.example.A:/a/b")
     # by the name of its entry point, whatever it calls itself
     assert chosen(*asked) == [*ours, ("lamps", "house"), *services]
+
+
+def test_all_that_an_observer_says_of_itself_counts() -> None:
+    """An observer of another package differs from what it says of itself in its name alone."""
+    (found,) = selection.select_observers(["lamps"], {})
+    own = sys.modules["lamps"].OBSERVER
+    fields = {field.name for field in dataclasses.fields(own)} - {"name"}
+    assert [getattr(found, each) for each in fields] == [getattr(own, each) for each in fields]
+    assert found.appears is own.appears
 
 
 @pytest.mark.parametrize(

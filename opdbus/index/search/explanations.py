@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from opdbus.history.full_text import TOKENIZED, FullText
@@ -32,13 +33,20 @@ _SPELT: Final[Mapping[str, str]] = {
     "hostname": "host name", "pid": "process id", "timezone": "time zone", "uid": "user id",
 }  # fmt: skip
 # Words of questions, and words of the field names they ask for.
-_MEANT: Final[Mapping[str, Sequence[str]]] = {
+_MEANT: Final[dict[str, Sequence[str]]] = {
     "account": ("user",), "big": ("size",), "directory": ("home", "path"),
     "folder": ("home", "path"), "full": ("used",), "ip": ("address",), "large": ("size",),
     "manufacturer": ("vendor",), "often": ("schedule",), "permission": ("mode",),
     "release": ("version",), "space": ("used", "size"), "usage": ("used",),
     "when": ("schedule", "elapse", "since"), "who": ("members",),
 }  # fmt: skip
+# The same, where one field is to be shown.
+_ASKED: Final[Mapping[str, Sequence[str]]] = _MEANT | {
+    "boot": ("time",), "booted": ("boot", "time"), "long": ("since", "uptime"), "pid": ("main",),
+    "rebooted": ("boot", "time"), "run": ("elapse", "trigger"), "space": ("free", "used", "size"),
+    "up": ("uptime",), "when": ("schedule", "next", "elapse", "since"), "who": ("members", "user"),
+}  # fmt: skip
+_SINCE: Final = vocabulary.stem("since")
 _UNITS: Final = frozenset("bytes gb kb mb percent seconds".split())
 # Share of a field that a vocabulary phrase such as `at boot` asks for without naming it.
 _BY_PHRASE: Final = 0.9
@@ -73,6 +81,30 @@ def explain(
         tuple(f"{each.field}{each.operator}{each.value}" for each in where),
         query.corrected,
     )
+
+
+def find_asked(properties: Mapping[str, Json], question: str) -> str:
+    """Return the field, with its value, that a question asks for by its whole name; else empty.
+
+    A word of the name counts more than one that means it. Of `active_since`, the end suffices.
+    """
+    forms = {
+        word: (_stems([plain]), _stems(_ASKED.get(plain, ())))
+        for word in split(question)
+        if (plain := singular(word)) in _ASKED or word not in STOP_WORDS
+    }
+    best, found = (0.0, 0), ""
+    for name, value in islice(dotted_values(properties), _MOST_SEARCHED):
+        if value in (None, "", []) or "." in name:
+            continue
+        own = _stems_of_name(name)
+        said = [own & words for words, _ in forms.values()]
+        meant = [own & words for _, words in forms.values()]
+        share = len(frozenset().union(*said, *meant)) / max(1, len(own))
+        rank = share, sum(map(bool, said))
+        if rank > best and (share == 1 or any(_SINCE in words for words in (*said, *meant))):
+            best, found = rank, f"{name} {_shown(value)[:_MOST_CHARACTERS]}"
+    return found
 
 
 def _matches(item: StateObject, question: str) -> tuple[list[Field], list[str], list[str]]:
@@ -126,7 +158,8 @@ def _requested(
 
 @lru_cache(_MOST_NAMES)
 def _stems_of_name(name: str) -> frozenset[str]:
-    return _stems(word for word in split(name) if word not in _UNITS | STOP_WORDS)
+    words = (word for word in split(name) if word not in _UNITS | STOP_WORDS)
+    return _stems(map(singular, words))
 
 
 def _stems(words: Iterable[str]) -> frozenset[str]:

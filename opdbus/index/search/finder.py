@@ -494,20 +494,26 @@ class Finder:
             if entry.id in contents
         ]
 
-        def explain() -> list[Explanation | None]:
-            whys: list[Explanation | None] = []
+        def explain() -> list[tuple[str, Explanation | None]]:
+            rows: list[tuple[str, Explanation | None]] = []
             for entry, score, _, side in there:
                 # the fields that may have matched
                 fields = self._memory.merge_properties([entry], contents)
+                asked, why = explanations.find_asked(fields, query.question), None
                 if side.unobserved:
                     fields = fields | {DECLARED: dict(side.unobserved)}
-                whys.append(explanations.explain(entry, fields, score, query, request.where))
-            return whys
+                if request.is_explained:
+                    why = explanations.explain(entry, fields, score, query, request.where)
+                rows.append((asked, why))
+            return rows
 
-        whys = await asyncio.to_thread(explain) if request.is_explained else [None] * len(there)
+        is_asked = bool(query.question) or request.is_explained
+        rows = await asyncio.to_thread(explain) if is_asked else [("", None)] * len(there)
 
-        def hit(row: tuple[tuple[Entry, Score, RatedHit, Declaration], Explanation | None]) -> Hit:
-            (entry, score, mark, side), why = row
+        def hit(
+            row: tuple[tuple[Entry, Score, RatedHit, Declaration], tuple[str, Explanation | None]],
+        ) -> Hit:
+            (entry, score, mark, side), (asked, why) = row
             content, observed = contents[entry.id], dict[str, Json]()
             if entry.identity.source == FILE:
                 declared: dict[str, Json] = json.loads(content.properties)
@@ -517,14 +523,15 @@ class Finder:
                 observed = {
                     n: value for n, (_, value) in side.differing.items() if value is not None
                 }
-            text = mark_declared(
-                self._memory.declarations, entry, content, first_line(content.text)
-            )
+            text = first_line(content.text)
+            if asked and asked not in text and entry.identity.source != FILE:
+                text = f"{text}; {asked}"
+            text = mark_declared(self._memory.declarations, entry, content, text)
             declared = dict(islice(declared.items(), _MOST_DECLARED))
             source = entry.identity.source
             return Hit(entry.identity.object_id, source, score, mark, text, why, declared, observed)
 
-        return await each(hit, [*zip(there, whys, strict=True)])
+        return await each(hit, [*zip(there, rows, strict=True)])
 
     def _shown_entry(self, entry: Entry) -> Entry:
         """Return the entry shown for a found one: the observed entry of its object, if any."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import secrets
 import socket
@@ -33,6 +34,10 @@ _MAX_BYTES: Final = 64 << 10
 # The most of one list: a router may have a million routes.
 MAX_MESSAGES: Final = 50_000
 ANSWER_SECONDS: Final = 10.0
+# SIOCGIFNAME; see netdevice(7). The name comes before the index.
+_NAME_OF_INTERFACE: Final = 0x8910
+_NAME_BYTES: Final = 16
+_INTERFACE: Final = struct.Struct("=16xI20x")
 # The longest text that the kernel sends is the 255 characters of an interface's alias.
 _MAX_TEXT: Final = 256
 # Datagrams read in one turn of the event loop, and the most turns: more than a buffer holds.
@@ -136,6 +141,16 @@ class Channel:
                 return await self._answers()
         except TimeoutError:
             raise LostSource(f"the kernel gave no list within {self._seconds:g} s") from None
+
+    def interface(self, index: int) -> str:
+        """Return the name of an interface; empty for 0, the index if the interface is gone."""
+        if not index:
+            return ""
+        try:
+            answer = fcntl.ioctl(self._socket, _NAME_OF_INTERFACE, _INTERFACE.pack(index))
+        except OSError:
+            return str(index)
+        return text(answer[:_NAME_BYTES])
 
     async def wait_for_change(self) -> None:
         """Wait until the kernel reports a change, or may have lost a report."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
@@ -351,3 +351,17 @@ def _without(state: State, fields: AbstractSet[str]) -> State:
     if not fields or state is None:
         return state
     return {name: value for name, value in state.items() if name not in fields}
+
+
+def join_by_name(rows: Iterable[tuple[str, Mapping[str, Json]]]) -> dict[str, dict[str, Json]]:
+    """Return properties by name; of rows that share one, the values that differ are joined."""
+    found: dict[str, dict[str, list[Json]]] = {}
+    for name, properties in rows:
+        values = found.setdefault(name, {})
+        for key, value in properties.items():
+            if value not in values.setdefault(key, []):
+                values[key].append(value)
+    return {
+        name: {key: v[0] if len(v) == 1 else "; ".join(sorted(map(str, v))) for key, v in values}
+        for name, values in ((name, fields.items()) for name, fields in found.items())
+    }

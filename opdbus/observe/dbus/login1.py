@@ -6,7 +6,7 @@ from typing import Final
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.bus.transport.values import Plain
-from opdbus.observe.core.report import MAX_OBJECTS, Observer, Report
+from opdbus.observe.core.report import MAX_OBJECTS, Observer, Report, join_by_name
 from opdbus.observe.core.system_bus import Service
 
 _NAME: Final = "org.freedesktop.login1"
@@ -44,15 +44,15 @@ async def _list(login: Service, report: Report) -> None:
                 found[str(row[name])] = _fields_of(values)
         report.replace(kind, found)
     (rows,) = await login.call(_PATH, f"{_NAME}.Manager.ListInhibitors")
-    inhibitors = (dict(zip(_INHIBITOR, row, strict=True)) for row in rows)
-    report.replace("inhibitor", {f"{row['user']} {row['what']}": row for row in inhibitors})
+    named = ((f"{row[1]} {row[0]}", dict(zip(_INHIBITOR, row, strict=True))) for row in rows)
+    report.replace("inhibitor", join_by_name(named))
 
 
 def _fields_of(values: Mapping[str, Plain]) -> dict[str, Plain]:
     """Return the reported fields; of a structure (uid, path) only the first member."""
-    found = {name: values[key] for key, name in _FIELDS.items() if key in values}
-    plain = {name: v[0] if isinstance(v, list) else v for name, v in found.items()}
-    return {name: value for name, value in plain.items() if value != ""}
+    found = ((name, values[key]) for key, name in _FIELDS.items() if key in values)
+    plain = ((name, [*v, ""][0] if isinstance(v, list) else v) for name, v in found)
+    return {name: value for name, value in plain if value != ""}
 
 
 OBSERVER: Final = Observer(

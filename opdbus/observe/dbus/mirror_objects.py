@@ -8,14 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
 from opdbus.bus.transport.library import Variant
 from opdbus.observe.core.report import MAX_OBJECTS, Key
 from opdbus.observe.core.system_bus import Signal
-from opdbus.observe.dbus.mirror_table import MAIN, NAMED_BY_PATH, NAMING, NOT_MIRRORED
+from opdbus.observe.dbus.mirror_table import (
+    IDENTIFYING,
+    LABELS,
+    MAIN,
+    NAMED_BY_PATH,
+    NAMING,
+    NOT_MIRRORED,
+)
 from opdbus.state.fields import split
 from opdbus.state.object import Json
 from opdbus.state.publish import MAX_BYTES
@@ -69,7 +76,7 @@ class MirroredObjects:
     """
 
     def __init__(self, service: str, plugin: str, top: str) -> None:
-        self._names = _Names(service, plugin)
+        self._names = _Names(service, plugin, top)
         self.top = top
         self._objects: dict[str, _Object] = {}
         # paths of the objects that refer to a path
@@ -165,7 +172,7 @@ class MirroredObjects:
 
     def render_all(self) -> Iterator[tuple[Key, Mapping[str, Json]]]:
         """Yield all objects; they count as reported."""
-        # in this order, the lower-numbered of two objects with one name always gets the plain name
+        # in this order, an object comes after those above it, which its name may name
         paths = sorted(self._objects, key=lambda path: (len(path), path))
         for path in paths:
             self._names.give(path, self._objects[path].interfaces)
@@ -240,11 +247,13 @@ class MirroredObjects:
 
 
 class _Names:
-    """Unique names for the objects of one service."""
+    """Names of the objects of one service, each made of the object and its place alone."""
 
-    def __init__(self, service: str, plugin: str) -> None:
+    def __init__(self, service: str, plugin: str, top: str) -> None:
         self._service = service
         self._plugin = plugin
+        # objects there are the service itself
+        self._tops = (top, f"/{service.replace('.', '/')}")
         # kind and name of each mirrored object, by its path, and the reverse
         self.keys: dict[str, Key] = {}
         self._holders: dict[Key, str] = {}
@@ -264,16 +273,41 @@ class _Names:
         kind = _VERSION.sub("", _field_name(self.short(main)))
         if (self._plugin, kind) in NOT_MIRRORED:
             return None
-        name = ""
-        if (self._plugin, kind) not in NAMED_BY_PATH:
-            values = (interfaces[main].get(each) for each in NAMING)
-            name = next((v for v in values if type(v) is str and 0 < len(v) <= _MAX_NAME), "")
-            name = PurePosixPath(name).stem if name.startswith("/") else name
-        end = PurePosixPath(path).name or self._plugin
-        names = (name or end, f"{name or end} ({end})", path)
-        key = next(k for n in names if (k := Key(kind, n)) not in self._holders or n == path)
+        name = self._name(path, interfaces[main], by_path=(self._plugin, kind) in NAMED_BY_PATH)
+        # two at different places have one name only if the service gives both one address
+        key = next(k for n in (name, path) if (k := Key(kind, n)) not in self._holders or n == path)
         self.keys[path], self._holders[key] = key, path
         return key
+
+    def _name(self, path: str, values: Mapping[str, Value], *, by_path: bool) -> str:
+        """Return the value that names an object, with what tells it from others with this value.
+
+        That is an identifier or the object's place: the end of its path and of those above it.
+        """
+        above = PurePosixPath(path).parents
+        inside = list(takewhile(lambda p: str(p) in self.keys and not self._is_top(p), above))
+        ends = [parent.name for parent in reversed(inside)]
+        place = "/".join([*ends, PurePosixPath(path).name or self._plugin])
+        named = {
+            key: value
+            for key in (*NAMING, *IDENTIFYING)
+            if type(value := values.get(key)) is str and 0 < len(value) <= _MAX_NAME
+        }
+        by = next(filter(NAMING.__contains__, named), "")
+        if by_path or not by:
+            return place
+        name = PurePosixPath(named[by]).stem if named[by].startswith("/") else named[by]
+        other = next((named[key] for key in IDENTIFYING if key in named), "")
+        if by in LABELS:
+            other = other or place
+        elif by == "Address":
+            other = "/".join(ends)
+        elif by != "Id":
+            other = ""
+        return f"{name} ({other})" if other not in {"", name} else name
+
+    def _is_top(self, path: PurePosixPath) -> bool:
+        return any(PurePosixPath(top).is_relative_to(path) for top in self._tops)
 
     def main(self, interfaces: Iterable[str]) -> str:
         """Return the interface that determines an object's kind."""

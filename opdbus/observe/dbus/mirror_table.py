@@ -15,6 +15,9 @@ MANAGERS: Final = {
 MAIN: Final = ("Block", "Drive", "Device", "Device1", "Adapter1", "Modem", "Network")
 # Properties that name an object, in order of precedence; objects named by their path.
 NAMING: Final = ("Id", "Name", "Interface", "Address", "Ssid", "UserName", "Filename")
+# Those that several objects of a kind may share, and properties that tell these apart.
+LABELS: Final = frozenset({"Name", "Ssid"})
+IDENTIFYING: Final = ("Uuid", "UUID", "HwAddress")
 NAMED_BY_PATH: Final = frozenset({("udisks2", "block")})
 # Short-lived objects, one for each operation.
 NOT_MIRRORED: Final = frozenset({("udisks2", "job")})

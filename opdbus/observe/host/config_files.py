@@ -155,9 +155,12 @@ class ConfigFileLists:
         """
         self._skipped = Skipped()
         try:
-            packages = {package.name: package for package in self._status.read()}
+            listed = self._status.read()
         except OSError:
-            packages = {}  # a host without dpkg
+            listed = []  # a host without dpkg
+        # of several architectures, one that is installed counts
+        by_status = sorted(listed, key=lambda package: package.status == "installed")
+        packages = {package.name: package for package in by_status}
         self._skipped.include(self._status.skipped)
         folders = {str(folder) for folder in (*self._sources.units, self._sources.etc)}
         # files that belong to no package but have a manual page
@@ -172,7 +175,7 @@ class ConfigFileLists:
         for name, path in self._read_registry("registry"):
             if name in packages and path.startswith("/"):
                 found[path] = self._of_package(path, packages[name], sums.get(path, ""))
-        for package in packages.values():
+        for package in listed:
             for path, note in package.conffiles.items():
                 # several packages may list one file
                 is_better = "obsolete" not in note and package.status == "installed"

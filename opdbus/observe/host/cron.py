@@ -5,7 +5,6 @@ import pwd
 import re
 import shutil
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,12 +13,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from opdbus.observe.core.file_reading import changed_at, files_in, in_thread, read_at_most, text_of
-from opdbus.observe.core.report import Absent, Observer, Report
+from opdbus.observe.core.report import Absent, Observer, Report, join_by_name
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.host import crontab
 from opdbus.observe.host.crontab import Job
 from opdbus.platform.accounts import user_name
+from opdbus.platform.lines import join_words
 from opdbus.state.object import Json
+from opdbus.state.redact import redact_text
 from opdbus.state.watch import edits
 
 # The schedule of the scripts in a folder.
@@ -45,6 +46,11 @@ _MAX_FILES: Final = 2_000
 _MAX_LINES: Final = 5_000
 _SETTLE_SECONDS: Final = 0.1
 _MAX_PROGRAM_BYTES: Final = 1 << 20
+_MAX_COMMAND: Final = 4096
+# NAME_MAX of Linux.
+_MAX_PROGRAM: Final = 255
+# The rest of a command, up to the next one, a redirection or its input.
+_ARGUMENTS: Final = r"[^;&|<>(){}\n%]*"
 # Represents all jobs of a file that only root may read.
 _CLOSED: Final = Job("", "", "", "")
 
@@ -126,17 +132,12 @@ class Cron:
         places = ("crontab", "anacrontab", "cron.d", *_FOLDERS)
         if not any((self.etc / name).exists() for name in places):
             raise Absent(f"there is no {self.etc}/crontab and no {self.etc}/cron.d")
-        found: dict[str, dict[str, Json]] = {}
-        times: Counter[str] = Counter()
+        found: list[tuple[str, dict[str, Json]]] = []
         for name, file, job in self._jobs(self._dialect(), skipped):
-            # jobs with the same program get a number
-            unique = name
-            while unique in found:
-                times[name] += 1
-                unique = f"{name} {times[name] + 1}"
             if job == _CLOSED:
                 description = "scheduled jobs that only root may read"
-                found[unique] = {"description": description, "file": str(file), "readable": False}
+                closed = {"description": description, "file": str(file), "readable": False}
+                found.append((name, closed))
                 continue
             zone = f" in the time zone {job.zone}" if job.zone else ""
             runs = f"runs {job.program or job.command} {job.schedule}{zone} as {job.user}"
@@ -152,8 +153,9 @@ class Cron:
                 "command": job.command,
                 "file": str(file),
             }
-            found[unique] = {key: value for key, value in properties.items() if value}
-        return found
+            given = {key: value for key, value in properties.items() if value}
+            found.append((f"{name} {_arguments(name, job)}".rstrip(" "), given))
+        return join_by_name(found)
 
     def _jobs(self, dialect: _Dialect, skipped: Skipped) -> Iterator[tuple[str, Path, Job]]:
         """Yield the name, file and job of each job."""
@@ -193,6 +195,17 @@ class Cron:
         if status.st_mode & dialect.mask != dialect.mode:
             return f"its mode is {stat.S_IMODE(status.st_mode):04o}"
         return "it has other hard links" if dialect.is_debian and status.st_nlink > 1 else ""
+
+
+def _arguments(name: str, job: Job) -> str:
+    """Return the words after the program that names a job: they tell it from others of that."""
+    program = job.program.rpartition("/")[2]
+    if not 0 < len(program) <= _MAX_PROGRAM or not name.endswith(f" {program}"):
+        return ""
+    # its secrets are recognized in the whole command only
+    command = redact_text(job.command[:_MAX_COMMAND])
+    call = rf"(?<![\w.-]){re.escape(program)}[\"']?(?![\w./-])({_ARGUMENTS})"
+    return join_words(["", *re.findall(call, command)][-1])
 
 
 def _is_user(name: str) -> bool:

@@ -5,9 +5,11 @@ import csv
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -30,7 +32,7 @@ _CLOCKS: Final = tuple(
 )
 # Several files written within this time are one change.
 _SETTLE_SECONDS: Final = 0.2
-# The interval of attempts to reach systemd.
+# The interval of attempts to reach systemd, and of readings of the uptime.
 _RETRY_SECONDS: Final = 60.0
 # The facts are read again when one of these files changes.
 _FILES: Final = (
@@ -97,6 +99,16 @@ _DMI: Final = {
     "bios_version": "firmware_version",
     "bios_date": "firmware_date",
 }
+# What makers leave there instead of a name.
+_PLACEHOLDER: Final = re.compile(
+    r"to be filled.*|fill(?:ed)? by .*|default[ _]?string.*|all series"
+    r"|(?:type ?\d[ -]*)?(?:(?:system|base ?board|board|chassis|enclosure|bios|oem)[ _-]*)?"
+    r"(?:product|product ?name|product ?config ?id|name|manufacturer|vendor|version|date|sku)"
+    r"|type ?\d ?-.*|no[tne]* (?:specified|applicable|available|defined|present|set|asset).*"
+    r"|n\W?a|none|null|unknown?|undefined|unspecified|invalid|empty|oem|o\.e\.m\.?|x{2,}"
+    r"|0?1?2345678?9?0?|[0\W_]*",
+    re.IGNORECASE,
+)
 # The first line of a processor in /proc/cpuinfo. x86, Arm, RISC-V, POWER, LoongArch and MIPS have
 # `processor : 0`, s390 `processor 0: version = ...`, ARC a number in brackets.
 _PROCESSOR: Final = re.compile("processor[ \t]*+\\[?([0-9]{0,5})\\]?[ \t]*+:[ \t]*+([0-9]{0,5}).*")
@@ -109,6 +121,7 @@ _BOARDS: Final = ("Model", "machine", "system type", "platform")
 # A 64-bit number.
 _MAX_DIGITS: Final = 20
 _MEMORY = re.compile("^MemTotal:[ \t]*([0-9]{1,18}) kB", re.MULTILINE | re.ASCII)
+_BOOTED = re.compile("^btime ([0-9]{1,12})$", re.MULTILINE)
 _LOCALTIME: Final = "etc/localtime"
 _ZONES: Final = "usr/share/zoneinfo"
 _IN_ZONES: Final = "zoneinfo/"
@@ -116,6 +129,11 @@ _ZONE: Final = re.compile("[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,3}")
 # The beginning of a zone file, see tzfile(5); the largest of 2026 has 4 KiB.
 _ZONE_SIGNATURE: Final = b"TZif"
 _MAX_ZONE_BYTES: Final = 64 << 10
+_RULE: Final = re.compile(
+    r"(?:[A-Za-z]{3,10}|<[A-Za-z0-9+-]{3,10}>)[+-]?\d[\w:,./+<>-]{0,80}", re.ASCII
+)
+# Links to the zone that is set, and a copy for programs that have no rule.
+_NO_ZONES: Final = frozenset({"localtime", "posixrules"})
 # Folders with copies of all zones, with and without leap seconds.
 _ZONE_COPIES: Final = frozenset({"posix", "right"})
 _MAX_ZONE_LINKS: Final = 10
@@ -141,6 +159,7 @@ class HostFacts:
                         self._follow_files(report, systemd),
                         self._follow_name(report, systemd),
                         self._follow_clock(report, systemd),
+                        self._follow_uptime(report, systemd),
                     )
             except Absent as error:
                 report.busy(f"what only systemd knows is not observed: {error}")
@@ -164,11 +183,19 @@ class HostFacts:
         async for _ in systemd.bursts():
             await self._report(report, systemd)
 
+    async def _follow_uptime(self, report: Report, systemd: Pid1) -> None:
+        while True:
+            await asyncio.sleep(_RETRY_SECONDS)
+            await self._report(report, systemd)
+
     async def _report(self, report: Report, systemd: Pid1 | None) -> None:
         # "" for none, None if unknown
         virtualization = clock = None
+        booted_at = 0.0
         if systemd:  # these queries load no units
-            virtualization = str((await systemd.own_properties()).get("Virtualization", ""))
+            own = await systemd.own_properties()
+            virtualization = str(own.get("Virtualization", ""))
+            booted_at = int(own.get("UserspaceTimestamp") or 0) / 1e6
             clocks = await systemd.active(_CLOCKS)
             clock = clocks[0].name if clocks else ""
         skipped = Skipped()
@@ -176,7 +203,7 @@ class HostFacts:
         def read() -> dict[str, Facts]:
             return {
                 "hostname": read_hostname(self.root, skipped),
-                "time": read_time(self.root, clock, skipped),
+                "time": read_time(self.root, clock, skipped) | read_boot(self.root, booted_at),
                 "locale": read_locale(self.root, skipped),
                 "os": read_distribution(self.root, skipped),
                 "kernel": read_kernel(self.root, skipped),
@@ -229,6 +256,19 @@ def read_time(root: Path, service: str | None, skipped: Skipped) -> Facts:
     if facts.get("ntp_synchronized") is False:
         words.append("clock not synchronized with the network")
     return {"description": ", ".join(words), **facts}
+
+
+def read_boot(root: Path, booted_at: float) -> Facts:
+    """Return when the host was started, and how long ago; by the kernel if systemd does not say."""
+    if not booted_at and (found := _BOOTED.search(text_of(root / "proc/stat"))):
+        booted_at = float(found[1])
+    if not booted_at:
+        return {}
+    minutes = max(0, int(time.time() - booted_at)) // 60
+    spans = (minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min")
+    uptime = " ".join(f"{count}{unit}" for count, unit in spans if count) or "0min"
+    stamp = datetime.fromtimestamp(booted_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return {"boot_time": stamp, "uptime": uptime}
 
 
 def read_locale(root: Path, skipped: Skipped) -> Facts:
@@ -299,7 +339,11 @@ def read_hardware(root: Path, virtualization: str | None, skipped: Skipped) -> F
         key, _, value = line.partition(":")
         processor.setdefault(strip_blanks(key), strip_blanks(value))
     folder = root / "sys/class/dmi/id"
-    facts: Facts = {name: strip_blanks(text_of(folder / file)) for file, name in _DMI.items()}
+    facts: Facts = {
+        name: "" if _PLACEHOLDER.fullmatch(text) else text
+        for file, name in _DMI.items()
+        for text in [strip_blanks(text_of(folder / file))]
+    }
     # boards without DMI tables have a name in the device tree
     tree = text_of(root / "proc/device-tree/model").strip("\0\n ")
     board = next((processor[key] for key in _BOARDS if processor.get(key)), "")
@@ -381,7 +425,8 @@ def find_time_zone(root: Path, setting: str, skipped: Skipped) -> str:
         if listed := sorted(same & {row[2] for row in rows if len(row) > 2}):
             return listed[0]
     usual = (zone for zone in _UNIVERSAL_TIME if zone in same)
-    return next(usual, min(same, default=""))
+    # an older copy, or no zones to compare it with: the rule is what the clock follows
+    return next(usual, min(same, default="")) or _rule(content)
 
 
 def _find_same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iterator[str]:
@@ -393,6 +438,7 @@ def _find_same(folder: Path, content: bytes, depth: int = 0, above: str = "") ->
                 yield from _find_same(Path(entry.path), content, depth + 1, f"{name}/")
             elif (
                 _ZONE.fullmatch(name)
+                and name not in _NO_ZONES
                 and entry.is_file()
                 and entry.stat().st_size == len(content)
                 and read_at_most(Path(entry.path), _MAX_ZONE_BYTES)[0] == content
@@ -409,8 +455,14 @@ def _is_older_copy(root: Path, setting: str, content: bytes) -> bool:
         zone, _ = read_at_most(root / _ZONES / setting, _MAX_ZONE_BYTES)
     except OSError:
         return not (root / _ZONES).is_dir()
-    ends = [text.rstrip(b"\n").rpartition(b"\n")[2] for text in (zone, content)]
-    return all(text.endswith(b"\n") for text in (zone, content)) and ends[0] == ends[1] != b""
+    return _rule(zone) == _rule(content) != ""
+
+
+def _rule(content: bytes) -> str:
+    """Return the rule at the end of a zone's file, as in the variable TZ; empty without one."""
+    line = content.rpartition(b"\n")[0].rpartition(b"\n")[2]
+    text = line.decode(errors="replace") if content.endswith(b"\n") else ""
+    return text if _RULE.fullmatch(text) else ""
 
 
 def _rename(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
@@ -439,4 +491,4 @@ def _strip(line: str) -> str:
     return line.strip(f"{BLANKS}\r\n")
 
 
-OBSERVER: Final = Observer("host", "system", HostFacts().observe)
+OBSERVER: Final = Observer("host", "system", HostFacts().observe, {"fact": frozenset({"uptime"})})

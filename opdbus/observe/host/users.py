@@ -20,8 +20,12 @@ from opdbus.state.watch import changes
 # The first id of users in login.defs of all large distributions; `nobody` is not a user.
 _FIRST_PERSON: Final = 1000
 _NOBODY: Final = 65534
-# Login shells that exit or run a single action instead of taking commands.
-_NO_SHELLS: Final = frozenset("nologin false true sync halt shutdown poweroff".split())
+# Login shells that exit or run a single action instead of taking commands, or that do not exist.
+_NO_SHELLS: Final = frozenset(
+    "nologin nologin.sh noshell no-shell nonexistent none false true sync halt reboot shutdown"
+    " poweroff sftp-server internal-sftp".split()
+)
+_DEVICES: Final = "/dev/"
 # useradd writes several files one after another.
 _SETTLE_SECONDS: Final = 0.2
 _MAX_ENTRIES: Final = MAX_OBJECTS // 2
@@ -212,7 +216,8 @@ def _describe_accounts(accounts: Mapping[str, _Account], groups: Mapping[str, _G
             "shell": account.shell,
             "groups": others[:_MAX_LISTED],
             "system": _is_system(account.uid),
-            "can_log_in": account.shell.rpartition("/")[2] not in _NO_SHELLS,
+            "can_log_in": account.shell.rpartition("/")[2] not in _NO_SHELLS
+            and not account.shell.startswith(_DEVICES),
             "administrator": is_root or not ADMINISTRATORS.isdisjoint([primary, *others]),
         }
         facts["type"] = "superuser" if is_root else _account_type(facts)

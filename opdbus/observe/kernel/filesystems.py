@@ -3,12 +3,15 @@
 import asyncio
 import errno
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from opdbus.history.change import Cause
 from opdbus.observe.core.file_reading import in_thread, text_of
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.observe.kernel.mounts import (
@@ -30,10 +33,16 @@ _MINUTE: Final = 60.0
 _FAILURES_SECONDS: Final = 5.0
 # Mount points named in one status message.
 _MAX_NAMED: Final = 3
+# Types whose files are elsewhere, also with `fuse.` before them.
 _NETWORK: Final = frozenset(
-    "nfs nfs4 cifs smb3 ceph glusterfs 9p virtiofs afs lustre beegfs ocfs2 gfs2 fuse.sshfs"
-    " fuse.glusterfs fuse.ceph fuse.rclone fuse.s3fs".split()
+    "9p acfs afs auristorfs beegfs blobfuse blobfuse2 ceph ceph-fuse cifs coda cosfs curlftpfs"
+    " cvmfs cvmfs2 davfs davfs2 gcsfuse geesefs gfs gfs2 glusterfs goofys gpfs hdfs httpdirfs"
+    " juicefs lizardfs lustre mfs moosefs mount-s3 ncp ncpfs nfs nfs4 ocfs2 orangefs ossfs panfs"
+    " prl_fs pvfs2 quobyte rclone s3fs s3ql seaweedfs smb3 smbfs sshfs vboxsf virtiofs"
+    " vmhgfs-fuse wekafs".split()
 )
+# Sources on other hosts: an address, a share, a folder of a host.
+_REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]*://|//|[^/: ]+:/", re.ASCII)
 _PURPOSES: Final = {
     "/": "root file system, holds the operating system",
     "/boot": "kernels and what starts them",
@@ -49,9 +58,10 @@ _PURPOSES: Final = {
 
 # A file system that takes longer counts as unresponsive.
 ANSWER_SECONDS: Final = 3.0
-# Usage in percent is rounded to steps, so that not every write is a change. A step is kept until
-# the value is more than half a step plus the margin away from it.
+# A change of usage within a step is no row of history. A step is kept until the value is more than
+# half a step plus the margin away from it.
 _STEP: Final = 5
+_USED: Final = ("used_percent", "inodes_used_percent")
 _MARGIN: Final = 1.0
 # From this percentage on, a file system is reported as 100% used. Less is never rounded up to 100%.
 _FULL: Final = 99.5
@@ -64,11 +74,15 @@ _FAULTS: Final = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOST
 
 
 class Space(NamedTuple):
-    """The size of a file system in bytes, and the usage of blocks and inodes in percent."""
+    """The size of a file system in bytes, and the usage of blocks and inodes in percent.
+
+    `free` are the bytes that others than root may still write.
+    """
 
     size: int
     used: float
     inodes_used: float
+    free: int = 0
 
 
 class UnreachableMount(Exception):
@@ -100,11 +114,12 @@ def measure_space(mount: Mount, seen: Mapping[int, Mount]) -> Space:
         found.f_blocks * found.f_frsize,
         100.0 * used / usable if usable > 0 else 0.0,
         100.0 * inodes_used / found.f_files if found.f_files > 0 else 0.0,
+        found.f_bavail * found.f_frsize,
     )
 
 
 class Gauge:
-    """Usage meter of mounts; keeps the rounding of facts last reported (`shown`, by path)."""
+    """Usage meter of mounts; keeps the steps of usage, at first of facts `shown` by path."""
 
     def __init__(
         self,
@@ -117,7 +132,9 @@ class Gauge:
         self._mountinfo = mountinfo
         self._seconds = seconds
         self._measure = measure
-        self._shown = shown
+        self._steps = {path: _steps(facts, {}) for path, facts in shown.items()}
+        # the fields of each path that have moved within a step since the last reading
+        self.within_step: dict[str, frozenset[str]] = {}
         # paths without an answer yet: each blocks at most one thread, perhaps for ever
         self._pending: set[str] = set()
 
@@ -127,9 +144,16 @@ class Gauge:
         seen = parse_mountinfo(await in_thread(lambda: text_of(self._mountinfo)))
         measured = await asyncio.gather(*(self._read_one(each, seen) for each in wanted.values()))
         found = dict(zip(wanted, measured, strict=True))
-        self._shown = {
-            path: facts if "size_gb" in facts else self._shown.get(path, {})
+        before = self._steps
+        self._steps = {
+            path: _steps(facts, before.get(path, {}))
+            if "size_gb" in facts
+            else before.get(path, {})
             for path, facts in found.items()
+        }
+        self.within_step = {
+            path: frozenset(key for key, _ in steps.items() & before.get(path, {}).items())
+            for path, steps in self._steps.items()
         }
         return found
 
@@ -156,24 +180,33 @@ class Gauge:
             return {"not_measured": f"op-dbus may not look: {error.strerror}"}
         if not found.size:
             return {}  # some file servers report no size
-        before = self._shown.get(mount.path, {})
         size = found.size / (1 << 30)
         facts: dict[str, Json] = {
             "size_gb": round(size) if size >= 10 else round(size, 2 if size < 1 else 1)
         }
+        # as in `df`, which never rounds down
         if mount.fstype not in _IMAGES:
-            facts["used_percent"] = _round_usage(found.used, before.get("used_percent"))
+            facts |= {"used_percent": ceil(found.used), "free_bytes": found.free}
         if found.inodes_used >= _MANY_INODES:
-            old = before.get("inodes_used_percent")
-            facts["inodes_used_percent"] = _round_usage(found.inodes_used, old)
+            facts["inodes_used_percent"] = ceil(found.inodes_used)
         return facts
 
 
-def _round_usage(used: float, before: Json) -> int:
+def _steps(facts: Mapping[str, Json], before: Mapping[str, int]) -> dict[str, int]:
+    """Return the steps of the fields that say how full a file system is."""
+    found = {key: facts.get(key) for key in _USED}
+    return {
+        key: _round_usage(used, before.get(key))
+        for key, used in found.items()
+        if isinstance(used, int)
+    }
+
+
+def _round_usage(used: float, before: int | None) -> int:
     """Return usage rounded to a step; the step before is kept while it is within the margin."""
     if used >= (_FULL - _MARGIN if before == 100 else _FULL):
         return 100
-    if isinstance(before, int) and before != 100 and abs(used - before) <= _STEP / 2 + _MARGIN:
+    if before is not None and before != 100 and abs(used - before) <= _STEP / 2 + _MARGIN:
         return before
     return min(_STEP * round(used / _STEP), 100 - _STEP)
 
@@ -214,7 +247,13 @@ class FileSystems:
                 news.clear()
                 listed = mounts[:MAX_MOUNTS]
                 measured = await gauge.read(listed)
-                report.replace("mount", _describe(listed, measured))
+                described = _describe(listed, measured)
+                for path in described.keys() & report.names("mount"):
+                    # one that waits may have passed a step
+                    if not report.is_waiting("mount", path):
+                        moved = Cause(ignored_fields=gauge.within_step.get(path, frozenset()))
+                        report.put("mount", path, described[path], moved)
+                report.replace("mount", described)
                 report.busy(_limits(measured))
                 async with at_most(self.interval):
                     await news.wait()
@@ -262,11 +301,18 @@ def _describe(
             "fstype": mount.fstype,
             "options": mount.options,
             "read_only": "ro" in mount.options.split(","),
-            "network": mount.fstype in _NETWORK,
+            "network": _is_network(mount),
             **part,
             **(measured[mount.path] if first == mount.path else {}),
         }
     return found
+
+
+def _is_network(mount: Mount) -> bool:
+    """Return whether the files of a mount are on other hosts, by its type, options and source."""
+    is_marked = "_netdev" in mount.options.split(",")
+    is_remote = _REMOTE.match(mount.source) is not None
+    return mount.fstype.removeprefix("fuse.") in _NETWORK or is_marked or is_remote
 
 
 def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
@@ -285,5 +331,9 @@ def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
 
 
 OBSERVER: Final = Observer(
-    "filesystems", "mounts", FileSystems().observe, polled=frozenset({"mount"})
+    "filesystems",
+    "mounts",
+    FileSystems().observe,
+    {"mount": frozenset({"free_bytes"})},
+    polled=frozenset({"mount"}),
 )

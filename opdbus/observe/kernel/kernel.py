@@ -145,14 +145,15 @@ def parse_parameters(line: str) -> dict[str, dict[str, Json]]:
 
     The line is redacted before it is split: a word may be secret because of the word before it.
     """
-    words = _WORD.findall(redact_text(line))[:_MAX_PARAMETERS]
+    words = _WORD.findall(redact_text(line.rstrip("\n")))[:_MAX_PARAMETERS]
     values: dict[str, list[str]] = {}
     for number, word in enumerate(words):
         if word == _END:
             values[_END] = [" ".join(words[number + 1 :])]
             break
-        name, _, value = word.partition("=")
-        values.setdefault(name, []).append(value.strip('"'))
+        # quotes stand round a value, or round a parameter with its value
+        name, _, value = _unquote(word).partition("=")
+        values.setdefault(name, []).append(_unquote(value))
     found: dict[str, dict[str, Json]] = {}
     for name, several in values.items():
         value = ", ".join(filter(None, several))
@@ -166,6 +167,10 @@ def parse_parameters(line: str) -> dict[str, dict[str, Json]]:
         if dot:
             found[name]["module"] = module
     return found
+
+
+def _unquote(word: str) -> str:
+    return word[1:].removesuffix('"') if word.startswith('"') else word
 
 
 def _is_apart(passed: socket.socket | None) -> bool:

@@ -87,7 +87,7 @@ class Network:
                 interfaces[index].setdefault("description", name)
         return {
             "interface": {found.name(index): values for index, values in interfaces.items()},
-            "address": {f"{a.prefix} on {found.name(a.interface)}": a.properties for a in have},
+            "address": {address.name: address.properties for address in have},
             "route": rtnetlink.read_routes(routes, found, most=_MAX_ROUTES + 1, skipped=skipped),
         }
 

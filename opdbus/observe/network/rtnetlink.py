@@ -28,7 +28,8 @@ REQUESTS: Final = (
     (22, bytes(_ADDRESS.size)),
     (26, bytes(12)),
 )
-FAMILIES: Final = {2: "ipv4", 10: "ipv6"}
+_IPV4: Final = 2
+FAMILIES: Final = {_IPV4: "ipv4", 10: "ipv6"}
 _ADDRESS_BYTES: Final = {2: 4, 10: 16}
 
 # Attributes of an interface; see IFLA_ADDRESS and so on in linux/if_link.h.
@@ -73,13 +74,16 @@ _OF_ADDRESSES: Final = frozenset({0, 2, 3, 4, 5})
 _LOCAL_TABLE: Final = 255
 _TABLES: Final = {253: "default", 254: "main"}
 # Attributes of a route; see RTA_DST and so on in linux/rtnetlink.h.
-_DESTINATION, _INTERFACE, _GATEWAY, _METRIC, _SOURCE = 1, 4, 5, 6, 7
-_HOPS, _TABLE, _VIA = 9, 15, 18
+_DESTINATION, _FROM, _INTERFACE, _GATEWAY, _METRIC, _SOURCE = 1, 2, 4, 5, 6, 7
+_HOPS, _TABLE, _VIA, _PREFERENCE = 9, 15, 18, 20
+# See ICMPV6_ROUTER_PREF_LOW and so on in linux/icmpv6.h.
+_PREFERENCES: Final = {1: "high", 3: "low"}
 _CLONED: Final = 0x200
 # The kernel adds this route to each IPv6 interface.
 _LINK_LOCAL: Final = (2, "fe80::/64")
-# The kernel's default metrics, by family.
-_USUAL_METRICS: Final = {2: {0}, 10: {0, 256, 1024}}
+# The kernel's metrics of IPv6 routes that it makes for addresses, and that others make.
+_OF_PREFIX, _USUAL_METRIC = 256, 1024
+_OF_HOP: Final = ("gateway", "interface")
 _DROPPING: Final = frozenset({"blackhole", "unreachable", "prohibit", "throw"})
 
 
@@ -98,6 +102,12 @@ class Address(NamedTuple):
     interface: int
     prefix: str
     properties: Properties
+
+    @property
+    def name(self) -> str:
+        """Return the parts by which the kernel distinguishes addresses."""
+        peer = f" peer {self.properties['peer']}" if "peer" in self.properties else ""
+        return f"{self.prefix}{peer} on {self.properties['interface']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +252,9 @@ def read_routes(
             break
         if message.type != _NEW_ROUTE or len(message.body) < _ROUTE.size:
             continue
-        family, length, _, _, table, protocol, _, kind, flags = _ROUTE.unpack_from(message.body)
+        family, length, from_length, tos, table, protocol, _, kind, flags = _ROUTE.unpack_from(
+            message.body
+        )
         if kind in _OF_ADDRESSES or flags & _CLONED:
             continue
         if family not in FAMILIES:
@@ -264,49 +276,69 @@ def read_routes(
             "protocol": _PROTOCOLS.get(protocol, str(protocol)),
             "metric": number(values.get(_METRIC)),
         }
-        properties |= _read_hops(values, family, links)
-        if source := address_text(values.get(_SOURCE), family):
-            properties["source"] = source
-        properties["description"] = _describe_route(properties)
-        named[_route_name(properties, family)] = properties
+        others = {
+            "from": f"{address_text(values.get(_FROM), family)}/{from_length}",
+            "tos": f"{tos:#04x}",
+            "preference": _PREFERENCES.get(number(values.get(_PREFERENCE)), ""),
+            "source": address_text(values.get(_SOURCE), family),
+        }
+        unset = {"/0", "0x00", ""}
+        properties |= {key: value for key, value in others.items() if value not in unset}
+        for hop in _read_hops(values, family, links):
+            route = {**properties, **hop}
+            route["description"] = _describe_route(route)
+            # of two that differ in nothing else than this, the kernel uses the first
+            named.setdefault(_route_name(route, family), route)
     return named
 
 
-def _read_hops(values: Mapping[int, bytes], family: int, links: Links) -> Properties:
-    """Return the gateways and interfaces of a route; those of a multipath route are joined."""
+def _read_hops(values: Mapping[int, bytes], family: int, links: Links) -> list[Properties]:
+    """Return the gateways and interfaces of a route.
+
+    An IPv4 route with several is replaced as a whole: its hops are joined. Those of IPv6 come and
+    go one by one: each is a route.
+    """
     hops = [(number(values.get(_INTERFACE)), values)]
     if _HOPS in values:
         hops = [(hop[-1], attributes(own)) for hop, own in records(values[_HOPS], _NEXT_HOP)]
-    gateways = []
-    for _, own in hops:
+    found: list[Properties] = []
+    for index, own in hops:
         via = own.get(_VIA, b"")
         # an IPv4 route whose gateway has an IPv6 address
         other = address_text(via[2:], number(via[:2]))
-        gateways.append(address_text(own.get(_GATEWAY), family) or other)
-    found: Properties = {}
-    if any(gateways):
-        found["gateway"] = ", ".join(filter(None, gateways))
-    if names := [links.name(index) for index, _ in hops if index]:
-        found["interface"] = ", ".join(names)
-    return found
+        gateway = address_text(own.get(_GATEWAY), family) or other
+        both = {"gateway": gateway, "interface": links.name(index) if index else ""}
+        found.append({key: value for key, value in both.items() if value})
+    if family != _IPV4 or not found:
+        return found or [{}]
+    joined = {key: [str(hop[key]) for hop in found if key in hop] for key in _OF_HOP}
+    return [{key: ", ".join(names) for key, names in joined.items() if names}]
 
 
 def _route_name(properties: Properties, family: int) -> str:
     """Return a route's name in the form of ip(8): the parts that distinguish it from others."""
-    words = ["" if properties["type"] == "unicast" else str(properties["type"])]
-    words.append(str(properties["destination"]))
-    if family != 2 and properties["destination"] == "default" and "gateway" not in properties:
-        words.append("ipv6")
+    kind, destination = str(properties["type"]), str(properties["destination"])
+    gateway = str(properties.get("gateway", ""))
+    words = [destination] if kind == "unicast" else [kind, destination]
+    is_default = destination == "default"
+    # where the gateway does not have the family
+    if is_default and (":" in gateway) != (family != _IPV4):
+        words.append(FAMILIES[family])
+    words += [f"{key} {properties[key]}" for key in ("from", "tos") if key in properties]
     words += [
         f"{word} {properties[key]}"
         for word, key in (("via", "gateway"), ("dev", "interface"))
         if key in properties
     ]
-    if properties["metric"] not in _USUAL_METRICS[family]:
+    usual = 0
+    if family != _IPV4:
+        is_of_prefix = kind == "unicast" and not gateway and not is_default
+        usual = _OF_PREFIX if is_of_prefix else _USUAL_METRIC
+    if properties["metric"] != usual:
         words.append(f"metric {properties['metric']}")
     if properties["table"] != "main":
         words.append(f"table {properties['table']}")
-    return " ".join(filter(None, words))
+    return " ".join(words)
 
 
 def _describe_route(properties: Properties) -> str:

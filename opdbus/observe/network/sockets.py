@@ -28,12 +28,14 @@ from opdbus.state.object import Json
 
 _UNIT: Final = "op-dbus-diag.socket"
 _SOCK_DIAG_BY_FAMILY: Final = 20
-# See inet_diag_req_v2 (family, protocol, states) and inet_diag_msg (family, port, address, user) in
-# linux/inet_diag.h.
+# See inet_diag_req_v2 (family, protocol, states) and inet_diag_msg (family, port, address,
+# interface, user) in linux/inet_diag.h.
 _REQUEST: Final = struct.Struct("=BBxxI48x")
-_ANSWER: Final = struct.Struct("=BxxxHxx16s16x4x8x12xI4x")
+_ANSWER: Final = struct.Struct("=BxxxHxx16s16xI8x12xI4x")
 _CONTROL_GROUP: Final = 21
 _INIT: Final = "init.scope"
+# The index of `lo` in every network.
+_LOOPBACK: Final = 1
 _LISTENING, _UNCONNECTED = 10, 7
 _STATES: Final = {
     "tcp": (socket.IPPROTO_TCP, _LISTENING),
@@ -47,23 +49,43 @@ _EXPOSED_WORDS: Final = {
     "all addresses": "open to other machines",
     "local only": "for this machine only",
     "one address": "open at this address",
+    "one interface": "open at this interface",
 }
 
 
 class _Listener(NamedTuple):
-    """A socket that waits for connections or datagrams."""
+    """A socket that waits for connections or datagrams, perhaps at one interface only."""
 
     protocol: str
     address: str
     port: int
     uid: int
     group: int
+    device: int = 0
+    interface: str = ""
 
     @property
     def name(self) -> str:
-        """Return protocol, address and port, which several sockets may share."""
+        """Return protocol, address, interface and port, which several sockets may share."""
         address = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{self.protocol} {address}:{self.port}"
+        return f"{self.protocol} {address}{self.scope}:{self.port}"
+
+    @property
+    def scope(self) -> str:
+        """Return the interface as ss(8) shows it; empty if the socket is bound to none."""
+        return f"%{self.interface}" if self.interface else ""
+
+    @property
+    def exposure(self) -> str:
+        """Return who can reach the port, judged by its address and interface."""
+        ip = ipaddress.ip_address(self.address)
+        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+            ip = ip.ipv4_mapped
+        if ip.is_loopback or self.device == _LOOPBACK:
+            return "local only"
+        if not ip.is_unspecified:
+            return "one address"
+        return "one interface" if self.device else "all addresses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +137,10 @@ class Sockets:
                 except ListRefused as error:
                     refused.add(f"{protocol} ports are not listed: {error}")
                 else:
-                    found += read_listeners(protocol, answers, skipped)
+                    found += [
+                        one._replace(interface=channel.interface(one.device))
+                        for one in read_listeners(protocol, answers, skipped)
+                    ]
         report.busy("; ".join(sorted(refused)))
         report.skip("listener", skipped)
         named = await in_thread(lambda: self._by_name(found))
@@ -180,11 +205,12 @@ class Sockets:
             service, comment = services[first.port, first.protocol]
             values: dict[str, Json] = {
                 "protocol": first.protocol,
-                "address": first.address,
+                "address": first.address + first.scope,
+                "interface": first.interface,
                 "family": "ipv6" if ":" in first.address else "ipv4",
                 "port": first.port,
                 "state": "listening",
-                "exposed": _exposure(first.address),
+                "exposed": first.exposure,
                 "user": _join(users[one.uid] for one in sharing),
                 "unit": _join(units[one.group] for one in sharing),
                 "service": service,
@@ -229,28 +255,18 @@ def read_listeners(
             if skipped:
                 skipped.row(f"message {message.type} of the kernel on {protocol} ports")
             continue
-        family, port, address, uid = _ANSWER.unpack_from(message.body)
+        family, port, address, device, uid = _ANSWER.unpack_from(message.body)
         length = _ADDRESS_BYTES.get(family)
         if not length and skipped:
             skipped.row(f"{protocol} port of family {family}")
         if length and port:
             group = number(attributes(message.body, _ANSWER.size).get(_CONTROL_GROUP))
             where = str(ipaddress.ip_address(address[:length]))
-            yield _Listener(protocol, where, socket.ntohs(port), uid, group)
+            yield _Listener(protocol, where, socket.ntohs(port), uid, group, device)
 
 
 def _units(named: Mapping[str, dict[str, Json]]) -> dict[str, list[str]]:
     return {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
-
-
-def _exposure(address: str) -> str:
-    """Return who can reach a port, judged by its address."""
-    ip = ipaddress.ip_address(address)
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
-        ip = ip.ipv4_mapped
-    if ip.is_unspecified:
-        return "all addresses"
-    return "local only" if ip.is_loopback else "one address"
 
 
 def _join(words: Iterable[str]) -> str:

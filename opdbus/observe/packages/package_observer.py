@@ -1,17 +1,17 @@
 """Observer of installed packages, from dpkg's status file or else from rpm."""
 
+import os
 import re
 import time
 from asyncio import sleep
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from opdbus.observe.core.file_reading import in_thread, read_at_most
 from opdbus.observe.core.pace import Allowance
-from opdbus.observe.core.report import Absent, Observer, Report
+from opdbus.observe.core.report import Absent, Observer, Report, join_by_name
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages import rpm
 from opdbus.observe.packages.documents import Places
@@ -33,6 +33,13 @@ _FIELDS: Final = ("Section", "Priority", "Homepage")
 _AUTOMATIC = re.compile(rb"^Package: (\S+)\nArchitecture: (\S+)\nAuto-Installed: 1$", re.MULTILINE)
 
 
+# Architectures that run on any machine, and dpkg's names of what the kernel calls a machine.
+_ANY: Final = frozenset(("all", "noarch", "(none)", ""))
+_DEBIAN: Final = {
+    "x86_64": "amd64", "aarch64": "arm64", "armv7l": "armhf", "i586": "i386", "i686": "i386",
+    "loongarch64": "loong64", "mips64": "mips64el", "ppc64le": "ppc64el",
+}  # fmt: skip
+
 # The name, the architecture and the properties of a package.
 _Row: TypeAlias = tuple[str, str, dict[str, Json]]
 
@@ -46,6 +53,7 @@ class Packages:
     states: Path = Path("/var/lib/apt/extended_states")
     # the folder with the logs of dpkg and apt
     logs: Path = Path("/var/log")
+    machine: str = os.uname().machine
 
     async def observe(self, report: Report) -> None:
         """List packages, and again after each change; raises Absent and LostSource."""
@@ -68,7 +76,8 @@ class Packages:
                     replace(package, status="installed") if package.is_configured else package
                     for package in packages
                 ]
-            return _by_name(_of_dpkg(package, automatic) for package in packages)
+            native = _DEBIAN.get(self.machine, self.machine)
+            return _by_name([_of_dpkg(package, automatic) for package in packages], "dpkg", native)
 
         try:
             async for cause in runs.changes():
@@ -91,24 +100,22 @@ class Packages:
             rows = await rpm.list_packages(self.places.rpm, skipped)
             report.skip("package", skipped)
             cause = runs.cause() if report.has_listed("package") else ""
-            report.replace("package", _by_name(map(_of_rpm, rows)), cause)
+            packages = _by_name(list(map(_of_rpm, rows)), "rpm", self.machine)
+            report.replace("package", packages, cause)
             await sleep(allowance.rest(time.monotonic() - started))
 
 
-def _by_name(packages: Iterable[_Row]) -> dict[str, dict[str, Json]]:
-    """Return properties by name; names that repeat get the architecture, or also the version."""
-    rows = list(packages)
-    same_name = Counter(name for name, _, _ in rows)
-    same_architecture = Counter((name, architecture) for name, architecture, _ in rows)
-    found = {}
-    for name, architecture, properties in rows:
-        if same_name[name] == 1:
-            found[name] = properties
-        elif same_architecture[name, architecture] == 1:
-            found[f"{name}:{architecture}"] = properties
-        else:
-            found[f"{name}-{properties.get('version')}:{architecture}"] = properties
-    return found
+def _by_name(packages: Sequence[_Row], manager: str, native: str) -> dict[str, dict[str, Json]]:
+    """Return properties by name; a package of another architecture has that in its name.
+
+    The `native` architecture is that of the package `manager`, if that is listed.
+    """
+    native = next((architecture for name, architecture, _ in packages if name == manager), native)
+    # redacted separately: joined, a secret may look harmless
+    return join_by_name(
+        (name if of in {native, *_ANY} else f"{name}:{redact_text(of)}", properties)
+        for name, of, properties in packages
+    )
 
 
 def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Row:
@@ -142,8 +149,9 @@ def _of_rpm(row: Mapping[str, str]) -> _Row:
     epoch = "" if row["epoch"] == "0" else f"{row['epoch']}:"
     # separately: joined, a secret may look harmless
     version, release = redact_text(row["version"]), redact_text(row["release"])
+    name, full = row["name"], f"{epoch}{version}-{release}"
     properties: dict[str, Json] = {
-        "version": f"{epoch}{version}-{release}",
+        "version": full,
         "architecture": row["architecture"],
         "status": "installed",
         "description": join_words(row["summary"]),
@@ -153,7 +161,9 @@ def _of_rpm(row: Mapping[str, str]) -> _Row:
     }
     if (size := decimal(row["size"])) is not None:
         properties["installed_size_mb"] = round(size / (1 << 20), 1)
-    return row["name"], row["architecture"], _without_empty(properties)
+    # of these, several versions stay installed
+    name = f"{name}-{full}" if row["beside"] else name
+    return name, row["architecture"], _without_empty(properties)
 
 
 def _without_empty(properties: Mapping[str, Json]) -> dict[str, Json]:

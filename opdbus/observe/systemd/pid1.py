@@ -152,13 +152,18 @@ class Pid1(Service):
 
 
 async def socket_units() -> dict[str, str]:
-    """Return active socket units by port, such as `tcp [::]:22`; raise Absent or LostSource."""
+    """Return active socket units by port, such as `tcp [::]%lo:22`; raise Absent or LostSource."""
     found: dict[str, str] = {}
     async with Pid1() as manager:
         for unit in await manager.active(["*.socket"]):
             values = await manager.unit_properties(unit, f"{NAME}.Socket")
             for kind, address in values.get("Listen", []):
-                found[f"{_PROTOCOLS.get(kind, kind)} {address}"] = unit.name
+                # an address of one interface may name that behind the port
+                plain, _, scope = str(address).partition("%")
+                host, _, port = plain.rpartition(":")
+                if device := values.get("BindToDevice") or scope:
+                    plain = f"{host}%{device}:{port}"
+                found[f"{_PROTOCOLS.get(kind, kind)} {plain}"] = unit.name
     return found
 
 
