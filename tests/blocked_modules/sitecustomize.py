@@ -1,6 +1,7 @@
-"""On PYTHONPATH, as if no runtime for models were installed, in child processes too."""
+"""On PYTHONPATH: children find none of BLOCKED_MODULES, as if they were not installed."""
 
+import os
 import sys
 
-for name in ("onnxruntime", "openvino", "huggingface_hub"):
+for name in os.environ["BLOCKED_MODULES"].split():
     sys.modules[name] = None  # type: ignore[assignment] -- importing it raises then
