@@ -56,7 +56,7 @@ class RayRun:
 
     def embed(self, address: str = "local") -> int:
         """Compute all vectors that are due, on a cluster; return the number of texts."""
-        with pip.required("fleet,ray"):
+        with pip.required("ray"):
             import ray.data
         level, digests = asyncio.run(self._read())
         config = fleet_level.settings_of(self.config, level)

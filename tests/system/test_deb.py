@@ -37,6 +37,14 @@ Provides: {}
 %description
 %files
 """
+DOCS = Path(__file__).parents[2] / "docs/packages.md"
+NEWER = """
+    mkdir /root/newer
+    dpkg-deb --control /root/new/op-dbus_*.deb /root/newer/DEBIAN
+    sed -i 's/^Version: .*/Version: 9-1/' /root/newer/DEBIAN/control
+    rm -f /root/newer/DEBIAN/conffiles
+    dpkg-deb --build /root/newer /root/newer.deb
+"""
 JOB = "backup/job/home-dirs"
 # what differs after an installation of any package
 _LEFT_OUT = "/proc /sys /dev /run /tmp /root /mnt"
@@ -217,6 +225,40 @@ def test_the_way_back_and_the_upgrade_from_an_earlier_version_keep_all(debian: H
     assert "0.0.9" not in debian.ask("op-dbus", "--version")
     assert len(debian.journal(after=cursor, UNIT=UNIT, MESSAGE_ID=STARTED)) == 1
     assert _history(debian) == before
+
+
+def test_one_command_upgrades_all_that_is_installed(debian: Host) -> None:
+    """The command of docs/packages.md upgrades all packages that are there, and adds none."""
+    suite = debian.ask("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME")
+    names = ("op-dbus", "op-dbus-model-medium", "op-dbus-gateway", "op-dbus-fleet")
+    for place, folder, wanted in (
+        ("old", Path(FOLDER) / "before", names),
+        ("new", Path(FOLDER), (*names, "op-dbus-openvino")),
+    ):
+        if not packaged.find(folder, suite):
+            pytest.skip(f"{folder} has no packages: `packaging/build-before COMMIT` makes them")
+        debian.path(f"/root/{place}").mkdir()
+        for name in wanted:
+            shutil.copy(packaged.find_one(folder, suite, name), debian.path(f"/root/{place}"))
+    debian.ask("sh", "-c", "apt-get install --yes --allow-downgrades /root/old/*.deb")
+    debian.ask("systemctl", "enable", "--now", SOCKET)
+    command = re.search(r"`(apt install --only-upgrade) \./op-dbus\*\.deb`", DOCS.read_text())
+    assert command
+    debian.ask("sh", "-c", f"{command[1]} --yes /root/new/op-dbus*.deb")
+    listed = debian.ask("dpkg-query", "--show", "--showformat=${Package} ${Version}\\n", "op-dbus*")
+    versions = dict(line.split() for line in listed.splitlines() if " " in line)
+    assert sorted(versions) == sorted(names)
+    assert not [name for name, version in versions.items() if version.startswith("0.0.9")]
+    assert debian.ask("systemctl", "is-enabled", SOCKET) == "enabled"
+    packaged.until_ready(debian)
+    assert http_calls.ask(debian, "/health")[0] == 200, debian.log()
+    # a newer op-dbus by itself, of which apt reads the names only
+    debian.ask("sh", "-ec", NEWER)
+    said = debian.ask("apt-get", "install", "--simulate", "/root/newer.deb")
+    assert "Inst op-dbus [" in said
+    assert "Remv" not in said
+    debian.ask("apt-get", "purge", "--yes", "op-dbus-gateway", "op-dbus-fleet")
+    debian.ask("rm", "-r", "/root/old", "/root/new", "/root/newer", "/root/newer.deb")
 
 
 def test_an_upgrade_on_a_full_disk_leaves_the_old_program(debian: Host) -> None:
