@@ -3,17 +3,19 @@
 import asyncio
 import socket
 import sys
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import EXAMPLE
+from conftest import EXAMPLE, ROOT
 from harness import extras
 from harness.assistants import text_of
 from harness.gateways import Gateway
 from harness.running import Bus, Running, environment, run_program
 from mcp import Client, StdioServerParameters
+from system import extras_alone, packages_alone
 
 from opdbus.cli.gateway import open_page
 from opdbus.errors import ConfigError
@@ -109,6 +111,15 @@ def test_the_fleet_needs_no_other_extra(tmp_path: Path) -> None:
     command = ["-m", "opdbus", "fleet", "--folder", str(tmp_path / "none"), "hosts"]
     done = run_program([sys.executable, *command], env=environ)
     assert "there is no database in" in done.stderr
+
+
+def test_each_extra_and_each_package_is_tried_alone() -> None:
+    """Have a program and its right answer for each extra, and for each package that has one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    known = {*project["optional-dependencies"]}
+    assert {*extras_alone.EXTRAS} - {"base"} | {"dev", "train"} == known
+    packages = {path.stem for path in (ROOT / "packaging").glob("*.yaml")}
+    assert {*packages_alone.PACKAGES, *packages_alone.BASE} == packages
 
 
 @pytest.mark.parametrize(

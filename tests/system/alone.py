@@ -25,6 +25,8 @@ def tried(name: str, ask: Callable[[], str], right: str) -> Outcome:
         answer = ask()
     except Exception as error:  # noqa: BLE001 -- the others are tried too
         fault = f"{type(error).__name__}: {error}"
+        print(fault, file=sys.stderr)
+        fault = fault.partition("\n")[0]
     else:
         fault = "" if answer == right else f"{answer!r} instead of {right!r}"
     outcome = Outcome(name, round(time.monotonic() - began, 1), fault)

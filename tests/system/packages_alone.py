@@ -17,6 +17,7 @@ from typing import Final
 from system import http_calls, packaged
 from system.alone import Outcome, report, tried
 from system.host import PATIENCE_SECONDS, Host
+from system.service import SETTINGS
 
 BASE: Final = ("op-dbus", "op-dbus-model-medium")
 _HELLO = """
@@ -53,8 +54,11 @@ def answers(host: Host) -> str:
 
 def answers_on_openvino(host: Host) -> str:
     """Wait until the service serves on OpenVINO, as asked, and gives the right answer."""
+    # one precision, since comparing all of them takes minutes on a busy machine
+    settings = "OP_DBUS_EXECUTION_PROVIDER=cpu:openvino\nOP_DBUS_PRECISION=fp32\n"
+    host.write(SETTINGS, host.path(SETTINGS).read_text() + settings)
+    host.ask("systemctl", "restart", "op-dbus.service")
     packaged.until_ready(host)
-    host.ask("op-dbus", "set-provider", "cpu:openvino")
     status = json.loads(host.ask("op-dbus", "status", "--json"))
     assert status["Provider"] == "cpu:openvino", status
     return answers(host)
@@ -62,10 +66,10 @@ def answers_on_openvino(host: Host) -> str:
 
 def answers_over_http(host: Host) -> str:
     """Switch HTTP on, and ask over it, by MCP and on the page."""
-    packaged.until_ready(host)
+    packaged.until_answered(host)
     host.ask("systemctl", "enable", "--now", "op-dbus-gateway.socket")
     query = packaged.QUESTION.replace(" ", "+").replace("?", "%3F")
-    status, text = http_calls.ask(host, f"/search?q={query}&kind=unit&count=1")
+    status, text = http_calls.ask(host, f"/search?q={query}&kind=unit&limit=1")
     assert status == 200, text
     (hit,) = json.loads(text)["hits"]
     assert host.ask("python3", "-c", _OPEN_PAGE) == "200"
@@ -76,7 +80,7 @@ def answers_over_http(host: Host) -> str:
 
 def answers_of_all_hosts(host: Host) -> str:
     """Run a server and a sender by their units, and search over all hosts."""
-    packaged.until_ready(host)
+    packaged.until_answered(host)
     host.ask("systemctl", "enable", "--now", "op-dbus-fleet-server.service")
     host.ask("op-dbus", "fleet", "add", "here", "--out", "/etc/op-dbus-fleet")
     host.ask("systemctl", "enable", "--now", "op-dbus-fleet.service")
@@ -85,8 +89,8 @@ def answers_of_all_hosts(host: Host) -> str:
         assert time.monotonic() < end, host.log()
         time.sleep(0.2)
     words = ("search", "-n", "1", "--kind", "unit", "dbus.service", "--json")
-    (found,) = json.loads(host.ask("op-dbus", "fleet", *words))["found"]
-    return f"{found['plugin']}/{found['kind']}/{found['name']}"
+    (hit,) = json.loads(host.ask("op-dbus", "fleet", *words))["hits"]
+    return "/".join(hit["found"]["object_id"].values())
 
 
 # The packages that each one needs besides `BASE`, itself included.

@@ -90,7 +90,7 @@ def require_gateway(path: Path, seconds: float = _START_SECONDS) -> None:
             answer = tried.recv(64)
     except TimeoutError:
         reason = f"does not answer within {seconds:g} s"
-    except ConnectionResetError:
+    except (ConnectionResetError, BrokenPipeError):
         reason = "closed the connection"
     except PermissionError:
         raise ConfigError(
