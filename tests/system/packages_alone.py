@@ -88,7 +88,7 @@ def answers_of_all_hosts(host: Host) -> str:
     while not json.loads(host.ask("op-dbus", "fleet", "hosts", "--json"))[0]["compared_at"]:
         assert time.monotonic() < end, host.log()
         time.sleep(0.2)
-    words = ("search", "-n", "1", "--kind", "unit", "dbus.service", "--json")
+    words = ("search", "-n", "1", "dbus.service", "--json")
     (hit,) = json.loads(host.ask("op-dbus", "fleet", *words))["hits"]
     return "/".join(hit["found"]["object_id"].values())
 

@@ -250,8 +250,8 @@ def test_one_command_upgrades_all_that_is_installed(debian: Host) -> None:
     assert sorted(versions) == sorted(names)
     assert not [name for name, version in versions.items() if version.startswith("0.0.9")]
     assert debian.ask("systemctl", "is-enabled", SOCKET) == "enabled"
-    packaged.until_ready(debian)
-    assert http_calls.ask(debian, "/health")[0] == 200, debian.log()
+    packaged.until_answered(debian)
+    assert http_calls.ask(debian, "/status")[0] == 200, debian.log()
     # a newer op-dbus by itself, of which apt reads the names only
     debian.ask("sh", "-ec", NEWER)
     said = debian.ask("apt-get", "install", "--simulate", "/root/newer.deb")
