@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -35,22 +35,29 @@ def tried(name: str, ask: Callable[[], str], right: str) -> Outcome:
 
 
 def report(
-    kind: str, outcomes: Sequence[Outcome], left_out: Sequence[str], file: Path | None
+    kind: str, outcomes: Iterable[Outcome], known: Collection[str], file: Path | None
 ) -> int:
-    """Print outcomes as JSON, into a file too; return 1 if a program has not answered right."""
-    system = os.uname()
-    found = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} processors, {system.sysname} {system.machine}",
-        "python": sys.version.partition(" ")[0],
-        f"{kind}s": [
-            {kind: name, "right answer": not fault, "seconds": seconds}
-            | ({"fault": fault} if fault else {})
-            for name, seconds, fault in outcomes
-        ],
-        "left out": left_out,
-    }
-    print(text := json.dumps(found, indent=2))
-    if file:
-        file.write_text(text + "\n")
-    return int(any(outcome.fault for outcome in outcomes))
+    """Print outcomes as JSON as they come, into a file too; return 1 if one is not right.
+
+    The file keeps the rows of the same day that are not tried again.
+    """
+    system, today = os.uname(), datetime.now(UTC).date().isoformat()
+    before = json.loads(file.read_text()) if file and file.exists() else {}
+    rows = {row[kind]: row for row in before.get(f"{kind}s", ()) if before["date"] == today}
+    code = 0
+    for name, seconds, fault in outcomes:
+        code |= bool(fault)
+        rows[name] = {kind: name, "right answer": not fault, "seconds": seconds}
+        rows[name] |= {"fault": fault} if fault else {}
+        found = {
+            "date": today,
+            "machine": f"{os.cpu_count()} processors, {system.sysname} {system.machine}",
+            "python": sys.version.partition(" ")[0],
+            f"{kind}s": [*rows.values()],
+            "left out": sorted({*known} - {*rows}),
+        }
+        text = json.dumps(found, indent=2)
+        if file:
+            file.write_text(text + "\n")
+    print(text)
+    return code

