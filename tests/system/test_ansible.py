@@ -79,8 +79,9 @@ def _run(host: Host, *options: str, playbook: str = "site.yml") -> subprocess.Co
     python = str(Path(sys.executable).resolve())
     command = [python, "-m", "ansible", "playbook", "-i", "localhost,", "-v", *options]
     where = ["env", f"PYTHONPATH={PLACE}/core", "HOME=/root", "ANSIBLE_NOCOLOR=1"]
+    where.append("ANSIBLE_PIPELINING=1")
     where.append("ANSIBLE_PYTHON_INTERPRETER=/usr/bin/python3")
-    return host.run(*where, *command, f"{PLACE}/play/{playbook}")
+    return host.run(*where, *command, f"{PLACE}/play/{playbook}", seconds=600)
 
 
 def _play(host: Host, *options: str, playbook: str = "site.yml") -> tuple[int, str]:
