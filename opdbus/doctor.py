@@ -305,7 +305,7 @@ def check_gateway(is_installed: Callable[[str], bool]) -> list[Verdict]:
             verdict = Verdict(subject, "wrong", said or f"{socket} failed", advice)
         elif listener.is_running and missing:
             finding, advice = f"it is on, and lacks {missing[0]}", pip.install("op-dbus[http]")
-            verdict = Verdict(subject, "wrong", finding, f"{advice}, or install op-dbus-gateway")
+            verdict = Verdict(subject, "wrong", finding, advice)
         elif listener.is_running and gateway.has_failed:
             verdict = Verdict(subject, "wrong", said or f"{service} failed", advice)
         elif listener.is_running:
@@ -326,7 +326,7 @@ def check_fleet(is_installed: Callable[[str], bool]) -> Verdict:
             return Verdict("fleet", "ok", finding)
         return Verdict("fleet", "ok", "off")
     if not is_installed(_OF_FLEET):
-        cure = f"{pip.install('op-dbus[fleet]')}, or install op-dbus-fleet"
+        cure = pip.install("op-dbus[fleet]")
         return Verdict("fleet", "wrong", f"it is on, and lacks {_OF_FLEET}", cure)
     if service.has_failed:
         return Verdict("fleet", "wrong", said or f"{unit.SENDER} failed", advice)

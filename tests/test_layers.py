@@ -67,6 +67,7 @@ MAY_IMPORT = {
         "opdbus.picture.scene",
         "opdbus.picture.svg",
         "opdbus.platform.name_lists",
+        "opdbus.platform.pip",
         "opdbus.platform.tasks",
         "opdbus.platform.timestamps",
         "opdbus.state.conditions",

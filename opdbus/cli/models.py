@@ -145,11 +145,8 @@ def pull(context: click.Context, level: str, source: str, revision: str, force: 
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        from opdbus.models import pull_hub
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"pulling needs huggingface-hub, which is not installed: {pip.install('op-dbus[pull]')}"
-        ) from None
+        with pip.required("pull"):
+            from opdbus.models import pull_hub
     except ValueError as error:
         # the hub's library reads its variables at import
         raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None

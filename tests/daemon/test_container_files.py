@@ -1,6 +1,7 @@
 """The compose file and the DaemonSet of etc/container: what they repeat, and their schemas."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from opdbus import config
 yaml: Any = pytest.importorskip("yaml", reason="there is no yaml: pip install 'op-dbus[dev]'")
 FOLDER = ROOT / "etc" / "container"
 COMPOSE, DAEMONSET = FOLDER / "compose.yaml", FOLDER / "daemonset.yaml"
+GPU_COMPOSE, GPU_PATCH = FOLDER / "compose.gpu.yaml", FOLDER / "daemonset.gpu.yaml"
 IMAGE = ROOT / ".ci" / "image"
 STATE = "/var/lib/op-dbus"
 
@@ -80,21 +82,67 @@ def test_nothing_is_privileged() -> None:
     }
 
 
-def test_the_compose_file_fits_its_specification() -> None:
-    """The Compose Specification's types accept the file once its variables have values."""
+def test_a_gpu_is_handed_over_with_the_libraries_of_its_driver() -> None:
+    """Both files for a GPU hand the device over, and mount the same libraries read-only."""
+    service = yaml.safe_load(GPU_COMPOSE.read_text())["services"]["op-dbus"]
+    names = ("nvidia0", "nvidiactl", "nvidia-uvm")
+    assert service["devices"] == [f"/dev/{name}:/dev/{name}" for name in names]
+    pod = yaml.safe_load(GPU_PATCH.read_text())["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    targets = {volume["target"] for volume in service["volumes"] if volume["read_only"]}
+    assert "/usr/lib/x86_64-linux-gnu/libcuda.so.1" in targets
+    assert {
+        mount["mountPath"] for mount in container["volumeMounts"] if mount["readOnly"]
+    } == targets
+    assert {volume["hostPath"]["path"] for volume in pod["volumes"]} == targets
+    for source in (volume["source"] for volume in service["volumes"]):
+        assert source.replace(
+            "${DRIVER:-/usr/lib/x86_64-linux-gnu}", "/usr/lib/x86_64-linux-gnu"
+        ) in (targets)
+    given = {each["name"]: each["value"] for each in container["env"]}
+    assert given["OP_DBUS_EXECUTION_PROVIDER"] == "auto"
+    assert given["CUDA_CACHE_PATH"] == service["environment"]["CUDA_CACHE_PATH"]
+
+
+@pytest.mark.parametrize("path", [COMPOSE, GPU_COMPOSE], ids=lambda path: path.name)
+def test_the_compose_files_fit_their_specification(path: Path) -> None:
+    """The Compose Specification's types accept each file once its variables have values."""
     spec: Any = pytest.importorskip("compose_spec", reason="pip install compose-spec")
-    text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", COMPOSE.read_text())
+    text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", path.read_text())
     text = re.sub(r"\$\{\w+:\?.*?\}", "990", text)
     assert "$" not in text
     assert spec.PyCompose.from_yaml(text).service_names() == ["op-dbus"]
 
 
-def test_the_daemonset_fits_the_schema_of_kubernetes() -> None:
+def _with_gpu(found: Any) -> Any:
+    """Apply the patch as Kubernetes does: lists of rows that have names are merged by these."""
+
+    def merge(given: Any, patch: Any) -> Any:
+        if isinstance(patch, dict):
+            return {**given, **{key: merge(given.get(key, {}), patch[key]) for key in patch}}
+        if isinstance(patch, list):
+            rows = {row["name"]: row for row in given}
+            return [
+                *{
+                    **rows,
+                    **{row["name"]: merge(rows.get(row["name"], {}), row) for row in patch},
+                }.values()
+            ]
+        return patch
+
+    return merge(found, yaml.safe_load(GPU_PATCH.read_text()))
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_the_daemonset_fits_the_schema_of_kubernetes(*, has_gpu: bool) -> None:
     """The published schema of DaemonSets, with no key that it does not name, accepts the file."""
     kubernetes: Any = pytest.importorskip(
         "kubernetes_validate", reason="pip install kubernetes-validate"
     )
     found = yaml.safe_load(DAEMONSET.read_text())
+    if has_gpu:
+        found = _with_gpu(found)
     kubernetes.validate(found, kubernetes.latest_version(), strict=True)
     del found["spec"]["template"]["spec"]["containers"][0]["name"]
     with pytest.raises(kubernetes.ValidationError):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from harness.extras import without
 from harness.running import Running, run_program
 from packaging.requirements import Requirement
 
 from opdbus.platform import pip
 
-BLOCKER = ROOT / "tests" / "without_runtime"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PLATFORMS = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("win32", "AMD64")]
@@ -44,7 +44,8 @@ def test_the_base_runs_no_model(platform: tuple[str, str]) -> None:
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let programs find what an installation of the base alone has."""
-    monkeypatch.setenv("PYTHONPATH", f"{BLOCKER}{os.pathsep}{ROOT}")
+    for name, value in without("onnxruntime", "openvino", "huggingface_hub").items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.usefixtures("base")

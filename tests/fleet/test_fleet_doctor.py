@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from opdbus import doctor
+from opdbus.platform import pip
 
 SHOW = '#!/bin/sh\ncat "$0.shown"\n'
 DEAD = {"LoadState": "loaded", "ActiveState": "inactive", "Result": "success"}
@@ -49,7 +50,7 @@ def test_a_sender_that_cannot_send_is_told(look: Callable[..., doctor.Verdict]) 
     assert fault[1:3] == ("wrong", "OP_DBUS_FLEET_DATABASE is not set")
     verdict = look(UP, "asyncpg")
     assert verdict[1:3] == ("wrong", "it is on, and lacks asyncpg")
-    assert "op-dbus-fleet" in verdict.advice
+    assert verdict.advice == pip.install("op-dbus[fleet]")
 
 
 def test_the_server_is_told_where_it_is_on(look: Callable[..., doctor.Verdict]) -> None:

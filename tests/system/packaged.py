@@ -6,11 +6,12 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ STATE_DIR = "/var/lib/op-dbus"
 QUESTION, ANSWER = "what is the message bus between programs?", "systemd/unit/dbus.service"
 # rpm installs beside dpkg, but knows nothing of what that has installed
 _NEEDED = "systemd,systemd-sysv,dbus,polkitd,python3,rpm"
-_PLACE = "/root/packages"
+PLACE = "/root/packages"
 _UNIT = "op-dbus.service"
 
 
@@ -35,6 +36,12 @@ def find(folder: Path, suite: str) -> list[Path]:
     patterns = (f"op-dbus_*+deb{SUITES[suite]}_*.deb", "op-dbus-model-medium_*.deb")
     found = [path for pattern in patterns for path in sorted(folder.glob(pattern))[-1:]]
     return found if len(found) == len(patterns) else []
+
+
+def find_one(folder: Path, suite: str, name: str) -> Path:
+    """Give the newest package of a name for a release of Debian, or for all."""
+    fits = re.compile(rf"{name}_.*(\+deb{SUITES[suite]}_|_all\.)")
+    return max(path for path in folder.glob("*.deb") if fits.match(path.name))
 
 
 def find_rpms(folder: Path, host: Host) -> list[Path]:
@@ -53,12 +60,8 @@ def reason_against(folder: Path, suite: str) -> str:
     return why_not()
 
 
-@contextmanager
-def fresh(folder: Path, suite: str, scratch: Path, more: str = "") -> Iterator[Host]:
-    """Boot a host of Debian alone, which has the packages in a folder, not installed.
-
-    More of Debian's own packages, separated by commas, are installed.
-    """
+def make_root(suite: str, scratch: Path, more: str = "") -> Path:
+    """Make the root of a host of Debian alone, with more of its packages, separated by commas."""
     root = scratch / suite
     make = [
         "mmdebstrap",
@@ -69,17 +72,33 @@ def fresh(folder: Path, suite: str, scratch: Path, more: str = "") -> Iterator[H
         str(root),
     ]
     subprocess.run(make, check=True, capture_output=True)
+    return root
+
+
+@contextmanager
+def fresh(folder: Path, suite: str, scratch: Path, more: str = "") -> Iterator[Host]:
+    """Boot a host of Debian alone, which has the packages in a folder, not installed.
+
+    More of Debian's own packages, separated by commas, are installed.
+    """
+    with boot(make_root(suite, scratch, more), find(folder, suite)) as host:
+        yield host
+
+
+@contextmanager
+def boot(root: Path, packages: Sequence[Path]) -> Iterator[Host]:
+    """Boot a host with a root, which stays as it is, and files of packages, not installed."""
     with booted("dbus", base=root) as host:
-        place = host.path(_PLACE)
+        place = host.path(PLACE)
         place.mkdir()
-        for package in find(folder, suite):
+        for package in packages:
             shutil.copy(package, place)
         yield host
 
 
 def install(host: Host) -> None:
     """Install, or upgrade to the same version, as an administrator does without a network."""
-    host.ask("sh", "-c", f"apt-get install --yes --reinstall {_PLACE}/*.deb")
+    host.ask("sh", "-c", f"apt-get install --yes --reinstall {PLACE}/*.deb")
 
 
 def started(host: Host) -> float:

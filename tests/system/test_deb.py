@@ -37,6 +37,14 @@ Provides: {}
 %description
 %files
 """
+DOCS = Path(__file__).parents[2] / "docs/packages.md"
+NEWER = """
+    mkdir /root/newer
+    dpkg-deb --control /root/new/op-dbus_*.deb /root/newer/DEBIAN
+    sed -i 's/^Version: .*/Version: 9-1/' /root/newer/DEBIAN/control
+    rm -f /root/newer/DEBIAN/conffiles
+    dpkg-deb --build /root/newer /root/newer.deb
+"""
 JOB = "backup/job/home-dirs"
 # what differs after an installation of any package
 _LEFT_OUT = "/proc /sys /dev /run /tmp /root /mnt"
@@ -101,7 +109,7 @@ def _built(host: Host, name: str) -> Path:
 def test_the_gateways_package_lets_it_be_switched_on(debian: Host) -> None:
     """Without its package the gateway names it; with it, one line switches HTTP on."""
     done = debian.run("op-dbus", "gateway", "--listen", "unix:/tmp/http.sock")
-    assert (done.returncode, "install op-dbus-gateway" in done.stderr) == (2, True)
+    assert (done.returncode, "apt install ./op-dbus-gateway_*.deb" in done.stderr) == (2, True)
     shutil.copy(_built(debian, "op-dbus-gateway"), debian.path("/root/packages"))
     packaged.install(debian)
     assert debian.run("systemctl", "is-enabled", SOCKET).stdout.strip() == "disabled"
@@ -114,7 +122,9 @@ def test_the_gateways_package_lets_it_be_switched_on(debian: Host) -> None:
 def test_the_fleets_package_sends_this_host(debian: Host) -> None:
     """Without its package the fleet names it; with it, a server and a sender run by their units."""
     done = debian.run("op-dbus", "fleet", "hosts")
-    assert (done.returncode, "install op-dbus-fleet" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "apt install ./op-dbus-fleet_*.deb" in done.stderr) == (2, True), (
+        done.stderr
+    )
     package = _built(debian, "op-dbus-fleet")
     shutil.copy(package, debian.path("/root/packages"))
     packaged.install(debian)
@@ -215,6 +225,40 @@ def test_the_way_back_and_the_upgrade_from_an_earlier_version_keep_all(debian: H
     assert "0.0.9" not in debian.ask("op-dbus", "--version")
     assert len(debian.journal(after=cursor, UNIT=UNIT, MESSAGE_ID=STARTED)) == 1
     assert _history(debian) == before
+
+
+def test_one_command_upgrades_all_that_is_installed(debian: Host) -> None:
+    """The command of docs/packages.md upgrades all packages that are there, and adds none."""
+    suite = debian.ask("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME")
+    names = ("op-dbus", "op-dbus-model-medium", "op-dbus-gateway", "op-dbus-fleet")
+    for place, folder, wanted in (
+        ("old", Path(FOLDER) / "before", names),
+        ("new", Path(FOLDER), (*names, "op-dbus-openvino")),
+    ):
+        if not packaged.find(folder, suite):
+            pytest.skip(f"{folder} has no packages: `packaging/build-before COMMIT` makes them")
+        debian.path(f"/root/{place}").mkdir()
+        for name in wanted:
+            shutil.copy(packaged.find_one(folder, suite, name), debian.path(f"/root/{place}"))
+    debian.ask("sh", "-c", "apt-get install --yes --allow-downgrades /root/old/*.deb")
+    debian.ask("systemctl", "enable", "--now", SOCKET)
+    command = re.search(r"`(apt install --only-upgrade) \./op-dbus\*\.deb`", DOCS.read_text())
+    assert command
+    debian.ask("sh", "-c", f"{command[1]} --yes /root/new/op-dbus*.deb")
+    listed = debian.ask("dpkg-query", "--show", "--showformat=${Package} ${Version}\\n", "op-dbus*")
+    versions = dict(line.split() for line in listed.splitlines() if " " in line)
+    assert sorted(versions) == sorted(names)
+    assert not [name for name, version in versions.items() if version.startswith("0.0.9")]
+    assert debian.ask("systemctl", "is-enabled", SOCKET) == "enabled"
+    packaged.until_answered(debian)
+    assert http_calls.ask(debian, "/status")[0] == 200, debian.log()
+    # a newer op-dbus by itself, of which apt reads the names only
+    debian.ask("sh", "-ec", NEWER)
+    said = debian.ask("apt-get", "install", "--simulate", "/root/newer.deb")
+    assert "Inst op-dbus [" in said
+    assert "Remv" not in said
+    debian.ask("apt-get", "purge", "--yes", "op-dbus-gateway", "op-dbus-fleet")
+    debian.ask("rm", "-r", "/root/old", "/root/new", "/root/newer", "/root/newer.deb")
 
 
 def test_an_upgrade_on_a_full_disk_leaves_the_old_program(debian: Host) -> None:

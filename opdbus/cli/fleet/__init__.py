@@ -100,9 +100,5 @@ def run_with_database(
 
 def require_library() -> None:
     """Raise ConfigError if the extra `fleet` is not installed."""
-    import importlib.util
-
-    if not importlib.util.find_spec("asyncpg"):
-        raise ConfigError(
-            f"asyncpg is not installed: {pip.install('op-dbus[fleet]')}, or install op-dbus-fleet"
-        )
+    with pip.required("fleet"):
+        import asyncpg  # noqa: F401

@@ -8,7 +8,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -49,7 +49,8 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
     from opdbus.systemd import notify
 
     try:
-        server = _import_server()
+        with pip.required("http"):
+            from opdbus.gateway import server
         flags = {"listen": ",".join(listen)} if listen else {}
         settings = load_settings(context.obj | flags)
         from opdbus import log
@@ -88,17 +89,6 @@ def _find_fleet(settings: Config) -> FleetAccess | None:
     if not settings.fleet_database:
         return None
     return FleetAccess(settings.fleet_database, read_password(settings.fleet_password_file))
-
-
-def _import_server() -> Any:
-    try:
-        from opdbus.gateway import server
-    except ModuleNotFoundError as error:
-        advice = pip.install("op-dbus[http]")
-        raise ConfigError(
-            f"the library {error.name} is not installed: {advice}, or install op-dbus-gateway"
-        ) from None
-    return server
 
 
 def _known(name: str) -> str:

@@ -7,6 +7,7 @@ import click
 from opdbus.cli.fleet import read_password, require_library
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError
+from opdbus.platform import pip
 
 
 @root.command()
@@ -21,12 +22,8 @@ def mcp(context: click.Context, fleet: bool) -> None:
     """
     import asyncio
 
-    try:
+    with pip.required("mcp"):
         from opdbus.gateway.mcp.mcp_server import make_fleet_server, make_server
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"`op-dbus mcp` needs the MCP SDK: `pip install 'op-dbus[mcp]'` ({error})"
-        ) from None
     from opdbus.gateway.daemon_link import DaemonLink
     from opdbus.gateway.fleet.fleet_link import NO_FLEET, FleetLink
 

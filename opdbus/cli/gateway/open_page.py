@@ -13,11 +13,15 @@ import click
 
 from opdbus.cli.root import root
 from opdbus.errors import ConfigError
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SOCKET: Final = "/run/op-dbus/http.sock"
+# The first request starts the gateway, and systemd gives up on one that cannot start.
+_START_SECONDS: Final = 60.0
+_ASKED: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
@@ -53,9 +57,10 @@ def page(gateway: Path, port: int, only_print: bool, idle: float) -> None:
     """
     import asyncio
 
-    from opdbus.gateway.page import listener
+    with pip.required("http"):
+        from opdbus.gateway.page import listener
 
-    _refuse_without_gateway(gateway)
+    require_gateway(gateway)
     try:
         own = socket.create_server(("127.0.0.1", port))
     except OSError as error:
@@ -69,14 +74,24 @@ def page(gateway: Path, port: int, only_print: bool, idle: float) -> None:
         asyncio.run(listener.serve(served, own, 60 * idle))
 
 
-def _refuse_without_gateway(path: Path) -> None:
-    """Raise ConfigError with a way out if nobody listens on the gateway's socket."""
+def require_gateway(path: Path, seconds: float = _START_SECONDS) -> None:
+    """Raise ConfigError with a way out if no gateway serves the page on a socket.
+
+    systemd listens for a gateway that cannot start, so that a connection alone proves nothing.
+    """
     advice = "`systemctl start op-dbus-gateway.socket`, or name another one by --socket"
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             raise ConfigError(f"{path} is not a socket: {advice}")
         with socket.socket(socket.AF_UNIX) as tried:
+            tried.settimeout(seconds)
             tried.connect(str(path))
+            tried.sendall(_ASKED)
+            answer = tried.recv(64)
+    except TimeoutError:
+        reason = f"does not answer within {seconds:g} s"
+    except (ConnectionResetError, BrokenPipeError):
+        reason = "closed the connection"
     except PermissionError:
         raise ConfigError(
             f"you may not open {path}: members of the group op-dbus may;"
@@ -86,6 +101,12 @@ def _refuse_without_gateway(path: Path) -> None:
         raise ConfigError(
             f"cannot reach the gateway at {path}: {error.strerror}: {advice}"
         ) from None
+    else:
+        if answer.startswith(b"HTTP/1.1 200 "):
+            return
+        first = answer.partition(b"\r\n")[0].decode(errors="replace")
+        reason = f"answers {first!r}" if first else "closed the connection"
+    raise ConfigError(f"the gateway at {path} {reason}: `op-dbus doctor` says more")
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from opdbus.fleet import postgres
 from opdbus.fleet.questions.fleet_conditions import ON_HOSTS, TextFilter
 
 if TYPE_CHECKING:
@@ -75,6 +74,9 @@ async def rank_by_vector(
     only: TextFilter | None = None,
 ) -> list[NearText]:
     """Return the texts nearest to a vector of the numerics, of those that count."""
+    # only here: the gateway, which has no asyncpg without a fleet, imports this module
+    from opdbus.fleet import postgres
+
     if len(vector) != numerics.dimension:
         return []
     texts, hosts = only or TextFilter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from opdbus.errors import AccessDenied, ConfigError, DatabaseUnreachable, OpDbusError, TimedOut
 from opdbus.fleet.questions.daemon_vectors import ask_daemon
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -114,9 +114,10 @@ class FleetLink:
     async def _ask(
         self, question: Callable[[asyncpg.Connection, Embed], Awaitable[T]], embed: Embed
     ) -> T:
-        if not importlib.util.find_spec("asyncpg"):
-            raise DatabaseUnreachable("asyncpg is not installed: `pip install 'op-dbus[fleet]'`")
-        from opdbus.fleet import postgres
+        try:
+            from opdbus.fleet import postgres
+        except ModuleNotFoundError as error:
+            raise DatabaseUnreachable(pip.is_missing(error, "fleet")) from None
 
         if not self._pool:
             self._pool = postgres.make_pool(

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.fleet.fleet_link import NO_FLEET, FleetLink
 from opdbus.gateway.http_errors import HttpError
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -76,7 +77,7 @@ class McpEndpoint:
         except Exception as error:  # noqa: BLE001 -- of the SDK: those who wait need an answer
             reason = f"MCP is not served: {type(error).__name__}: {error}"
             if isinstance(error, ModuleNotFoundError):
-                reason = f"MCP needs its SDK: `pip install 'op-dbus[mcp]'` ({error})"
+                reason = f"MCP needs its SDK: {pip.is_missing(error, 'mcp')}"
             known = isinstance(error, HttpError)
             ready.set_exception(error if known else HttpError(501, reason))
             # the next request tries again
