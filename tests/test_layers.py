@@ -65,6 +65,7 @@ MAY_IMPORT = {
         "opdbus.picture.page",
         "opdbus.picture.scene",
         "opdbus.picture.svg",
+        "opdbus.platform.lines",
         "opdbus.platform.name_lists",
         "opdbus.platform.tasks",
         "opdbus.platform.timestamps",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from opdbus.platform.lines import escape_hidden
 from opdbus.platform.tasks import pauses
 
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
@@ -26,7 +27,8 @@ async def repeat_forever(
         except faults as error:
             reason = f"{subject}{str(error) or type(error).__name__}"
         if reason != last_reason:
-            print(reason, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
+            said = escape_hidden(reason)
+            print(said, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
         if time.monotonic() - began > _RETRY_SECONDS[-1]:
             delays = pauses(_RETRY_SECONDS)
         last_reason = reason

@@ -1,8 +1,10 @@
-"""Requests that would make other clients wait: hostile names, fields and keys of all routes."""
+"""Requests that would make other clients wait: hostile names, fields and keys of all routes.
+
+Routes and tools are asked by their own descriptions, so that a new one is among them.
+"""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -11,25 +13,22 @@ from harness.assistants import publish
 from harness.beating_gateway import BeatingGateway
 from harness.running import Running
 
-# Seconds that one request may take of the event loop, which all clients share.
+# Seconds of the processor that one request may take of the event loop, which all clients share.
 MOST_SECONDS = 1.0
 MOST_CHARACTERS = 9000
-NAMES = [f"name{n}" for n in range(300_000)]
-# Bodies that fit any route: many keys, and lists of many values, as text.
+NAMES = [f"n{n}" for n in range(150_000)]
+# Many keys, and many values, as JSON.
 KEYS = json.dumps(dict.fromkeys(NAMES, 1))
 MANY = json.dumps(NAMES)
-NESTED = "[" * 900 + "]" * 900
-# Texts of arguments: long, of many conditions, words, dots, digits or signs.
+FEW = json.dumps(NAMES[:2000])
+# Texts of arguments: of many conditions, of many digits, and of many dots.
 TEXTS = (
-    ",".join(f"f{n}=1" for n in range(MOST_CHARACTERS // 7)),
-    " ".join(f"w{n}" for n in range(MOST_CHARACTERS // 6)),
+    ",".join(f"f{n}=1" for n in range(MOST_CHARACTERS // 8)),
     "9" * MOST_CHARACTERS,
-    "a." * (MOST_CHARACTERS // 2),
-    "(" * MOST_CHARACTERS,
-    "\u00e9\u202e \x1b[" * (MOST_CHARACTERS // 16),
+    "a.\u00e9" * (MOST_CHARACTERS // 9),
 )
-ALLOWED = {200, 400, 404, 413, 421, 424, 429, 431, 501, 503}
-MCP = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28"}
+MEDIA = {"Content-Type": "application/json"}
+MCP = {**MEDIA, "Accept": "application/json, text/event-stream"}
 
 
 class Asked(NamedTuple):
@@ -42,61 +41,122 @@ class Asked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def beating(served: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeatingGateway]:
-    """Run a gateway that tells how long each turn of its loop takes."""
-    publish(served, *(("hostile", "list", f"l{n}", {"list": [*range(100_000)]}) for n in range(2)))
-    publish(served, ("hostile", "keys", "k", dict.fromkeys(NAMES[:20_000], "x")))
+    """Run a gateway that tells how long its loop computes, on a host with large values."""
+    deep: Any = "x"
+    for _ in range(12):
+        deep = {"a": deep}
+    publish(
+        served,
+        ("hostile", "list", "l", {"list": [*range(40_000)]}),
+        ("hostile", "keys", "k", dict.fromkeys(NAMES[:8000], "x")),
+        ("hostile", "text", "t", {"text": "\u200b \x1b[" * 50_000, "deep": deep}),
+    )
     served.vectorized()
     with BeatingGateway(served, tmp_path_factory.mktemp("beating")) as running:
         yield running
 
 
-def hostile_requests(described: dict[str, Any]) -> Iterator[Asked]:
+def requests_of(described: dict[str, Any]) -> Iterator[Asked]:
     """Yield hostile requests to each route of an OpenAPI description, by its own parameters."""
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
             parameters = operation.get("parameters", [])
-            placed = {each["name"]: "x" for each in parameters if each["in"] == "path"}
+            placed = {each["name"]: TEXTS[0] for each in parameters if each["in"] == "path"}
             target = path.format(**placed)
             queried = [each for each in parameters if each["in"] == "query"]
             needed = {each["name"]: "x" for each in queried if each.get("required")}
-            if queried:
-                yield Asked(method, target, {"params": {**needed, **dict.fromkeys(NAMES[:1500], "")}})
             for each in queried:
-                texts = [*TEXTS] if "string" in json.dumps(each["schema"]) else [TEXTS[2]]
-                for text in texts:
+                is_text = '"string"' in json.dumps(each["schema"])
+                for text in TEXTS if is_text else TEXTS[1:2]:
                     yield Asked(method, target, {"params": {**needed, each["name"]: text}})
-                many = [(each["name"], name) for name in NAMES[:1200]]
+            if queried:
+                many = [(queried[-1]["name"], name) for name in NAMES[:1500]]
                 yield Asked(method, target, {"params": [*needed.items(), *many]})
-            for name, text in ((name, text) for name in placed for text in TEXTS[:1]):
-                yield Asked(method, path.format(**{**placed, name: text}), {})
-            if "requestBody" in operation:
-                content = operation["requestBody"]["content"]
-                for body in hostile_bodies(described, next(iter(content.values()))["schema"]):
-                    yield Asked(method, target, {"content": body})
+                others = dict.fromkeys(NAMES[:2000], "")
+                yield Asked(method, target, {"params": {**needed, **others}})
+            for body in bodies_of(described, operation):
+                yield Asked(method, target, {"content": body, "headers": MEDIA})
 
 
-def hostile_bodies(described: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
-    """Yield bodies with unknown keys, and with many values in each known one."""
+def bodies_of(described: dict[str, Any], operation: dict[str, Any]) -> Iterator[str]:
+    """Yield bodies with many unknown keys, and with many values in each known one."""
+    if "requestBody" not in operation:
+        return
+    schema = next(iter(operation["requestBody"]["content"].values()))["schema"]
     yield KEYS
-    yield MANY
     yield f"[{KEYS}]"
-    yield NESTED
-    found = resolve(described, schema)
-    for name, inner in found.get("properties", {}).items():
-        needed = {key: "x" for key in found.get("required", ()) if key != name}
-        rest = json.dumps(needed)[1:-1]
-        for value in (KEYS, MANY, f"[{KEYS}]", json.dumps(NAMES[:1200]), NESTED):
-            yield f'{{{rest}{", " if rest else ""}"{name}": {value}}}'
-        for part in resolve(described, inner).get("properties", {}):
-            yield f'{{{rest}{", " if rest else ""}"{name}": {{"{part}": {MANY}}}}}'
+    yield "{}\n" * 50_000
+    properties, required = resolve(described, schema)
+    for name, inner in properties.items():
+        rest = "".join(f'"{key}": "x", ' for key in required if key != name)
+        is_one = inner.get("type") in {"string", "integer", "boolean"}
+        for value in [FEW] if is_one else [MANY, KEYS, FEW]:
+            yield f'{{{rest}"{name}": {value}}}'
+        for part in resolve(described, inner)[0]:
+            yield f'{{{rest}"{name}": {{"{part}": {MANY}}}}}'
 
 
-def resolve(described: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the object that a schema refers to, or is one of."""
+def resolve(described: dict[str, Any], schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the properties of the object that a schema is, or refers to, and the required ones."""
     if "$ref" in schema:
-        return resolve(described, described["components"]["schemas"][schema["$ref"].split("/")[-1]])
-    for way in ("anyOf", "oneOf"):
-        for each in schema.get(way, ()):
-            if found := resolve(described, each):
-                return found
-    return schema if "properties" in schema else {}
+        name = schema["$ref"].rpartition("/")[2]
+        return resolve(described, described["components"]["schemas"][name])
+    for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        if (found := resolve(described, each))[0]:
+            return found
+    return schema.get("properties", {}), schema.get("required", [])
+
+
+def calls_of(tools: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield hostile arguments of each MCP tool, by its own schema, as JSON."""
+    for tool in tools:
+        schema = tool["inputSchema"]
+        required = "".join(f'"{name}": "hostile/keys/k", ' for name in schema.get("required", ()))
+        yield tool["name"], json.dumps(dict.fromkeys(NAMES[:60_000], 1))
+        yield tool["name"], f"{{{required.removesuffix(', ')}}}"
+        for name, inner in schema["properties"].items():
+            rest = required.replace(f'"{name}": "hostile/keys/k", ', "")
+            texts = [*map(json.dumps, TEXTS), json.dumps(FEW)]
+            for value in [FEW, *texts] if inner["type"] != "integer" else [FEW, "9" * 4000]:
+                yield tool["name"], f'{{{rest}"{name}": {value}}}'
+            if inner["type"] == "array":
+                unknown = json.dumps(NAMES[: inner["maxItems"]])
+                yield tool["name"], f'{{"kind": "list", "{name}": ["list", "text"]}}'
+                yield tool["name"], f'{{"where": "list=no", "{name}": {unknown}}}'
+
+
+def test_no_route_makes_others_wait(beating: BeatingGateway) -> None:
+    """Keep the event loop free, whatever is sent to any route in any of its parameters."""
+    with beating.http() as http:
+        described = http.get("/openapi.json").json()
+        for asked in requests_of(described):
+            if asked.path.endswith("/stream"):
+                continue
+            answer = http.request(asked.method, asked.path, **asked.rest)
+            said = (asked.method, asked.path, str(asked.rest)[:200], answer.text[:200])
+            assert answer.status_code < 500 or answer.status_code in {501, 503}, said
+            assert beating.longest < MOST_SECONDS, said
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/fleet"])
+def test_no_tool_makes_others_wait(beating: BeatingGateway, path: str) -> None:
+    """Keep the event loop free, whatever a tool of MCP is asked."""
+    with beating.http() as http:
+
+        def post(method: str, params: str = "{}") -> httpx.Response:
+            body = f'{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {params}}}'
+            return http.post(path, content=body, headers=MCP)
+
+        client = {"name": "t", "version": "1"}
+        began = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+        http.headers["Mcp-Session-Id"] = post("initialize", json.dumps(began)).headers[
+            "mcp-session-id"
+        ]
+        listed = post("tools/list").text
+        tools = json.loads(listed[listed.index("{") :])["result"]["tools"]
+        assert len(tools) == 8
+        for tool, given in calls_of(tools):
+            answer = post("tools/call", f'{{"name": "{tool}", "arguments": {given}}}')
+            said = (tool, given[:200], answer.text[:200])
+            assert answer.status_code in {200, 400, 413}, said
+            assert beating.longest < MOST_SECONDS, said
