@@ -47,9 +47,9 @@ def beating(served: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         deep = {"a": deep}
     publish(
         served,
-        ("hostile", "list", "l", {"list": [*range(40_000)]}),
-        ("hostile", "keys", "k", dict.fromkeys(NAMES[:8000], "x")),
-        ("hostile", "text", "t", {"text": "\u200b \x1b[" * 50_000, "deep": deep}),
+        ("hostile", "list", "l", {"list": [*range(20_000)]}),
+        ("hostile", "keys", "k", dict.fromkeys(NAMES[:6000], "x")),
+        ("hostile", "text", "t", {"text": "\u200b \x1b[" * 20_000, "deep": deep}),
     )
     served.vectorized()
     with BeatingGateway(served, tmp_path_factory.mktemp("beating")) as running:
