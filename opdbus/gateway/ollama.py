@@ -23,7 +23,7 @@ from opdbus.gateway.http_errors import HttpError
 router: Final = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
 # Sentence encoders of op-dbus, for clients that need a name: not an architecture of ollama's.
 _FAMILY: Final = "op-dbus"
-# A text whose vector nobody gets.
+# A text whose vector nobody gets: a request without one has the model loaded.
 _NOTHING: Final = "."
 # Status of a level whose engine serves.
 _LOADED: Final = ("loaded", *READY)
@@ -73,7 +73,7 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
     """Return the vectors of one text or a list of texts."""
     began = time.perf_counter_ns()
     if asked.input in (None, "", []):
-        await _preload(asked.model, request, calls)
+        await calls.embed(request, [_NOTHING], asked.model)
         return _answer(asked.model, [], began, 0, {})
     may_cut = asked.truncate is not False
     texts = read_texts(asked.input)
@@ -92,17 +92,12 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
 async def embed_one(asked: OldEmbedRequest, request: Request, calls: Calls) -> Response:
     """Return the vector of one text."""
     if not asked.prompt:
-        await _preload(asked.model, request, calls)
+        await calls.embed(request, [_NOTHING], asked.model)
         return Response('{"embedding": []}', media_type="application/json")
     found = await calls.embed(request, read_texts(asked.prompt, "prompt"), asked.model)
     (vector,) = await calls.write_vectors(found)
     content = f'{{"embedding": {vector}}}'
     return Response(content, media_type="application/json", headers=served_headers(found))
-
-
-async def _preload(model: str, request: Request, calls: Calls) -> None:
-    """Have a model loaded, as clients ask by a request without a text; raises HttpError."""
-    await calls.embed(request, [_NOTHING], model)
 
 
 @router.get("/tags")

@@ -14,14 +14,6 @@ _MOST_FOLLOWERS: Final = 4
 _MOST_NAMES: Final = 3
 
 
-def newest_lines(
-    changes: Sequence[dict[str, Any]], *, is_cut: bool, is_narrow: bool
-) -> tuple[list[ChangeLine], list[Row]]:
-    """Return lines of changes, of which the newest is the first, and a row for each."""
-    lines = [*group_into_lines(changes[::-1], is_cut=is_cut, is_narrow=is_narrow)][::-1]
-    return lines, [row_of_line(line) for line in lines]
-
-
 def rows_one_by_one(changes: Sequence[dict[str, Any]]) -> Iterator[Row]:
     """Yield a row for each change, in their order."""
     for change in changes:

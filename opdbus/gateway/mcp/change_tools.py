@@ -22,6 +22,7 @@ from opdbus.gateway.mcp.tool_answers import (
 )
 from opdbus.gateway.mcp.tool_arguments import find_object, read_offset
 from opdbus.platform import timestamps
+from opdbus.wording.change_lines import group_into_lines
 
 # Times as options of `op-dbus changes` have them.
 Time = Annotated[str, Field(description="yesterday, 2h, 03:10, boot, 2026-11-22 03:10")]
@@ -152,9 +153,8 @@ async def newest_changes(
         part = await client.changes({**wanted, "below": rows[-1]["seq"]}, _ROWS_A_PAGE)
         rows += part
         is_cut = len(part) == _ROWS_A_PAGE
-    lines, shown = await asyncio.to_thread(
-        change_rows.newest_lines, rows, is_cut=is_cut, is_narrow=is_narrow
-    )
+    lines = [*group_into_lines(rows[::-1], is_cut=is_cut, is_narrow=is_narrow)][::-1]
+    shown = await asyncio.to_thread(lambda: [*map(change_rows.row_of_line, lines)])
     count = count_fitting(shown[:limit], note)
     left = lines[count:]
     # changes of a line may lie between those of others
