@@ -336,6 +336,8 @@ def describe_object(
         if shown[side] is not None:
             content = json.dumps(shown[side], indent=2, ensure_ascii=False)
             shown[side] = output.join_lines(content.split("\n"))
+    # rendered in lines; the rest of a host's text has one
+    shown["Text"] = output.join_lines(str(shown.get("Text", "")).split("\n"))
     shown["Updated"] = format_time(shown.pop("UpdatedAt"))
     failed_at, why, lines = (shown.pop(name, None) for name in _OF_FAILURE)
     if failed_at:
