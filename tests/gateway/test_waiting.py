@@ -16,7 +16,7 @@ from harness.running import Running
 # Seconds of the processor that one request may take of the event loop, which all clients share.
 MOST_SECONDS = 1.0
 MOST_CHARACTERS = 9000
-NAMES = [f"n{n}" for n in range(150_000)]
+NAMES = [f"n{n}" for n in range(100_000)]
 # Many keys, and many values, as JSON.
 KEYS = json.dumps(dict.fromkeys(NAMES, 1))
 MANY = json.dumps(NAMES)
@@ -63,8 +63,8 @@ def requests_of(described: dict[str, Any]) -> Iterator[Asked]:
             needed = {each["name"]: "x" for each in queried if each.get("required")}
             for each in queried:
                 is_text = '"string"' in json.dumps(each["schema"])
-                for text in TEXTS if is_text else TEXTS[1:2]:
-                    yield Asked(method, target, {"params": {**needed, each["name"]: text}})
+                text = TEXTS[0] if is_text else TEXTS[1]
+                yield Asked(method, target, {"params": {**needed, each["name"]: text}})
             if queried:
                 many = [(queried[-1]["name"], name) for name in NAMES[:1500]]
                 yield Asked(method, target, {"params": [*needed.items(), *many]})
@@ -80,7 +80,10 @@ def bodies_of(described: dict[str, Any], operation: dict[str, Any]) -> Iterator[
         return
     media, content = next(iter(operation["requestBody"]["content"].items()))
     yield KEYS
-    yield f"[{KEYS}]" if media == "application/json" else "{}\n" * 50_000
+    if '"array"' in json.dumps(content["schema"]):
+        yield f"[{KEYS}]"
+    if media != "application/json":
+        yield "{}\n" * 50_000
     properties, required = resolve(described, content["schema"])
     for name, inner in properties.items():
         rest = "".join(f'"{key}": "x", ' for key in required if key != name)
@@ -112,8 +115,9 @@ def calls_of(tools: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         yield tool["name"], f"{{{required.removesuffix(', ')}}}"
         for name, inner in schema["properties"].items():
             rest = required.replace(f'"{name}": "hostile/keys/k", ', "")
-            texts = [*map(json.dumps, TEXTS), json.dumps(FEW)]
-            for value in [FEW, *texts] if inner["type"] != "integer" else [FEW, "9" * 4000]:
+            for value in (
+                [FEW, json.dumps(TEXTS[0])] if inner["type"] != "integer" else [FEW, "9" * 4000]
+            ):
                 yield tool["name"], f'{{{rest}"{name}": {value}}}'
             if inner["type"] == "array":
                 unknown = json.dumps(NAMES[: inner["maxItems"]])
