@@ -14,6 +14,7 @@ from opdbus.config import Config
 from opdbus.errors import InvalidArgs
 from opdbus.platform import journal
 from opdbus.platform.journal import Journal
+from opdbus.platform.lines import escape_hidden
 
 JOURNAL: Final = "journal"
 CONSOLE: Final = "console"
@@ -113,13 +114,17 @@ class Log:
         if self._journal and self._target == JOURNAL:
             return [_Entries(self._journal)]
         if self._form == JOURNAL:
-            return [_journal_line]
+            return [_escape_values, _journal_line]
         if self._form == "json":
             stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
             return [stamp, structlog.processors.JSONRenderer()]
         clock = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
         colors = self._stream.isatty()
-        return [clock, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24)]
+        return [
+            _escape_values,
+            clock,
+            structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24),
+        ]
 
 
 def configure(
@@ -173,6 +178,7 @@ def _entry(level: str, event: MutableMapping[str, Any]) -> Mapping[str, str]:
     name = str(event.pop("event"))
     trace = [event["exception"]] if "exception" in event else []
     facts = {key: value for key, value in event.items() if key != "exception"}
+    _escape_values(None, level, facts)
     shown = structlog.processors.LogfmtRenderer()(None, level, facts)
     known = journal.MESSAGE_IDS.get(name)
     return {
@@ -183,6 +189,18 @@ def _entry(level: str, event: MutableMapping[str, Any]) -> Mapping[str, str]:
         "OPDBUS_EVENT": _slug(name),
         **{f"OPDBUS_{_slug(key).upper()}"[:_MAX_NAME]: str(value) for key, value in event.items()},
     }
+
+
+def _escape_values(
+    _logger: Any,  # noqa: ANN401 -- structlog's signature
+    _level: str,
+    event: MutableMapping[str, Any],
+) -> MutableMapping[str, Any]:
+    """Escape what could begin a line of its own, or command a terminal; a trace has lines."""
+    for key in event.keys() - {"exception", "stack"}:
+        if isinstance(value := event[key], str | Exception):
+            event[key] = escape_hidden(str(value))
+    return event
 
 
 def _slug(name: str) -> str:

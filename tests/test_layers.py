@@ -66,6 +66,7 @@ MAY_IMPORT = {
         "opdbus.picture.page",
         "opdbus.picture.scene",
         "opdbus.picture.svg",
+        "opdbus.platform.lines",
         "opdbus.platform.name_lists",
         "opdbus.platform.pip",
         "opdbus.platform.tasks",

@@ -33,7 +33,9 @@ def main() -> None:
     except OpDbusError as error:
         from opdbus.cli import output
 
-        output.print_note(f"op-dbus: {error}")
+        # a name in it may have a newline: only the first line begins like one of ours
+        first, *more = f"op-dbus: {error}".split("\n")
+        output.print_note(output.join_lines([first, *(f"  {each.strip()}" for each in more)]))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

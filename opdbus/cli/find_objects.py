@@ -192,8 +192,8 @@ def _format_cell(name: str, value: Any) -> str:
 
 
 def name_of_row(row: Row) -> str:
-    """Return the PLUGIN/KIND/NAME of an object, in one line."""
-    return "/".join((row["plugin"], row["kind"], row["name"])).replace("\n", r"\n")
+    """Return the PLUGIN/KIND/NAME of an object."""
+    return "/".join((row["plugin"], row["kind"], row["name"]))
 
 
 def note_more(count: str, offset: int) -> None:
@@ -297,8 +297,8 @@ def _score_parts(hit: Row) -> Iterator[tuple[str, str]]:
     yield "in all", f"{why['total']:.3f}, by which it is ranked"
     fields = why["fields"]
     matched = (f"{_field_text(name, value)} ({', '.join(words)})" for name, value, words in fields)
-    yield "matched", "\n".join(matched)
-    yield "glosses", "\n".join(why["glosses"])
+    yield "matched", output.join_lines(matched)
+    yield "glosses", output.join_lines(why["glosses"])
     yield "conditions", ", ".join(why["conditions"])
 
 

@@ -196,9 +196,9 @@ def _print_judgement(name: str, found: Judgement) -> None:
         "redacted": _list_names(found.redacted, "since they hold secrets"),
     }
     output.print_section("names that are not the file's", names)
-    output.print_section("secrets", {"hidden": "\n".join(hidden)})
-    output.print_section("not observed", {"objects": "\n".join(_unobserved_kinds(found))})
-    output.print_section("probably not meant", {"warning": "\n".join(found.warnings)})
+    output.print_section("secrets", {"hidden": output.join_lines(hidden)})
+    output.print_section("not observed", {"objects": output.join_lines(_unobserved_kinds(found))})
+    output.print_section("probably not meant", {"warning": output.join_lines(found.warnings)})
 
 
 def _unobserved_kinds(found: Judgement) -> list[str]:
@@ -216,4 +216,4 @@ def _list_names(object_ids: Sequence[ObjectId], why: str) -> str:
     names = ["/".join(object_id) for object_id in object_ids[:_MOST_NAMES]]
     more = len(object_ids) - len(names)
     lines = [f"{len(object_ids):,} {why}:", *names]
-    return "\n".join([*lines, f"and {more:,} more"] if more else lines)
+    return output.join_lines([*lines, f"and {more:,} more"] if more else lines)

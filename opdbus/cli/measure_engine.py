@@ -182,7 +182,11 @@ def devices(context: click.Context, json_: bool) -> None:
     quota = f"a quota of {cpu.quota:g}" if cpu.quota else "no quota"
     usable = f"{cpu.usable} of {cpu.count} processors may be used"
     formats = f"fast formats: {' '.join(cpu.features) or 'none but fp32'}"
-    shown = {"cpu": f"{cpu.name}\n{usable} (affinity {cpu.affinity}, {quota})\n{formats}"}
+    shown: dict[str, str] = {
+        "cpu": output.join_lines(
+            (cpu.name, f"{usable} (affinity {cpu.affinity}, {quota})", formats)
+        )
+    }
     for accelerator in found.accelerators:
         shown[f"{accelerator.providers} {accelerator.index}"] = _describe_accelerator(accelerator)
     if not found.accelerators:
@@ -200,7 +204,7 @@ def _describe_accelerator(device: Accelerator) -> str:
         peak = "unknown" if memory.peak is None else f"{memory.peak / _GIB:.1f} GiB a process"
         used = f"{memory.allocated / _GIB:.1f} of {memory.total / _GIB:.1f} GiB allocated"
         lines.append(f"memory {used}, peak {peak}")
-    return "\n".join(filter(None, lines))
+    return output.join_lines(filter(None, lines))
 
 
 @root.command()

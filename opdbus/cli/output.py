@@ -16,7 +16,8 @@ from typing import Any, Final, TextIO
 
 from opdbus.errors import InvalidArgs
 from opdbus.platform import name_lists, regular_files, timestamps
-from opdbus.platform.lines import join_words
+from opdbus.platform.lines import HIDDEN, join_words
+from opdbus.platform.lines import escape_hidden as escape_hidden  # noqa: PLC0414 -- a part of this
 
 # columns that are wrapped first
 _PROSE: Final = frozenset({"text", "fields", "value", "device"})
@@ -29,15 +30,6 @@ _LONGEST_VALUE: Final = 60
 _CAPITAL: Final = re.compile(r"(?<=[a-z])[A-Z]")
 _HASH: Final = re.compile(r"\b[0-9a-f]{32,}\b")
 _SHOWN_OF_HASH: Final = 12
-# Control characters, and characters that are invisible, change the direction, or begin a line:
-# Unicode's Default_Ignorable_Code_Point, U+FFF9 to U+FFFB, and lone surrogates. Variation selectors
-# are allowed after symbols.
-_HIDDEN: Final = re.compile(
-    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0"
-    r"\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    r"|(?<![\u2010-\u27bf\u2900-\u2bff\u3000-\u32ff\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
-)
 _WORD: Final = re.compile(r"(?<!\s)(\s*)(\S+)")
 # Unicode categories of characters without a column; East Asian wide characters take two.
 _NO_WIDTH: Final = frozenset({"Mn", "Me", "Cf"})
@@ -62,7 +54,9 @@ def as_dicts(keys: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[st
 def json_text(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON: NaN, which JSON lacks, as null, and hidden characters as escapes."""
     text = json.dumps(without_nan(value), ensure_ascii=False, indent=indent)
-    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
+    return "\n".join(
+        HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], line) for line in text.split("\n")
+    )
 
 
 def terminal_width(stream: TextIO) -> int:
@@ -123,7 +117,7 @@ def print_section(title: str, values: Mapping[str, str]) -> None:
 
 def print_labelled(label: str, columns: int, text: str, look: str = "") -> None:
     """Print a text beside a label of the given width; on a terminal, long lines are wrapped."""
-    lines = escape_hidden(text.removesuffix("\n")).split("\n")
+    lines = _split_lines(text)
     if width := terminal_width(sys.stdout):
         room = max(_LEAST[0], width - columns - 2)
         lines = [part for line in lines for part in wrap(line, room)]
@@ -140,7 +134,7 @@ def print_paragraph(text: str) -> None:
 
 def print_note(text: str) -> None:
     """Print a remark on stderr; on a terminal, long lines are wrapped."""
-    lines = escape_hidden(text).split("\n")
+    lines = _split_lines(text)
     if sys.stderr is None:  # closed by the parent process
         return
     if room := terminal_width(sys.stderr):
@@ -155,15 +149,22 @@ def shorten_hashes(text: str) -> str:
     """Shorten the hashes in a text if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
-    return _HASH.sub(lambda match: f"{match[0][:_SHOWN_OF_HASH]}...", text)
+    return type(text)(_HASH.sub(lambda match: f"{match[0][:_SHOWN_OF_HASH]}...", text))
 
 
-def escape_hidden(text: str) -> str:
-    """Escape control and hidden characters, so that no name can command the terminal.
+class Lines(str):
+    """Lines that were escaped each by itself: of any other text, a newline is escaped as well."""
 
-    Nor can a name look like another one, or hide a part of itself.
-    """
-    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    __slots__ = ()
+
+
+def join_lines(lines: Iterable[str]) -> Lines:
+    """Return lines that are printed one below the other."""
+    return Lines("\n".join(map(escape_hidden, lines)))
+
+
+def _split_lines(text: str) -> list[str]:
+    return text.split("\n") if isinstance(text, Lines) else [escape_hidden(text)]
 
 
 def add_style(text: str, look: str) -> str:
@@ -193,6 +194,8 @@ def split_capitals(name: str) -> str:
 
 def format_value(value: object) -> str:
     """Format a value for people; None and NaN are empty."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, list):
         return ", ".join(map(format_value, value))
     if value is None or isinstance(value, bool):

@@ -278,7 +278,9 @@ def _show_at(name: str, moment: int, *, json_: bool) -> None:
         return
     whole = "/".join(values.pop(key) for key in ("plugin", "kind", "name"))
     sides = {
-        side.capitalize(): json.dumps(values[side], indent=2, ensure_ascii=False)
+        side.capitalize(): output.join_lines(
+            json.dumps(values[side], indent=2, ensure_ascii=False).split("\n")
+        )
         for side in ("declared", "observed")
         if values[side] is not None
     }

@@ -134,8 +134,10 @@ def describe_host(values: Mapping[str, Any], failed: str = "") -> dict[str, str]
         "Objects": f"{values['Count']:,}{so_far}{_waiting_objects(values)}",
         "Second stage": stage,
         "Observed": _count_sources("live:", values, so_far) or none_observed,
-        "Not observed": "\n".join(f"{', '.join(of)} {why}" for why, of in missing.items()),
-        "Note": "\n".join(f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL),
+        "Not observed": output.join_lines(f"{', '.join(of)} {why}" for why, of in missing.items()),
+        "Note": output.join_lines(
+            f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL
+        ),
         "Declared": in_file,
         "Drifted": f"{drifted:,}: `op-dbus drift` lists what is other than declared"
         if drifted
@@ -170,8 +172,8 @@ def describe_serving(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the engine's properties by name; empty ones are left out."""
     shown = {name: values[name] for name in values.keys() - _OF_HOST - _INTERNAL}
     shown["Proof"] = describe_proof(values["Proof"]) if values["Proof"] else ""
-    shown["Fallbacks"] = "\n".join(blame(*row) for row in values["Fallbacks"])
-    shown["Jobs"] = "\n".join(values["Jobs"])
+    shown["Fallbacks"] = output.join_lines(blame(*row) for row in values["Fallbacks"])
+    shown["Jobs"] = output.join_lines(values["Jobs"])
     shown["Texts"] = f"{values['Texts']:,} turned into vectors so far" if values["Texts"] else ""
     shown["Latency"] = f"{1000 * values['Latency']:.1f} ms" if values["Latency"] else ""
     shown["Memory"] = f"{values['Memory'] >> 20:,} MiB" if values["Memory"] else ""
@@ -332,12 +334,15 @@ def describe_object(
     shown = {"Path": path, **_parse_object_sides(values)}
     for side in _SIDES:
         if shown[side] is not None:
-            shown[side] = json.dumps(shown[side], indent=2, ensure_ascii=False)
+            content = json.dumps(shown[side], indent=2, ensure_ascii=False)
+            shown[side] = output.join_lines(content.split("\n"))
+    # rendered in lines; the rest of a host's text has one
+    shown["Text"] = output.join_lines(str(shown.get("Text", "")).split("\n"))
     shown["Updated"] = format_time(shown.pop("UpdatedAt"))
     failed_at, why, lines = (shown.pop(name, None) for name in _OF_FAILURE)
     if failed_at:
         shown["LastFailure"] = f"{format_time(failed_at / 1e6)}: {why}"
-        shown["LastLines"] = "\n".join(lines or ())
+        shown["LastLines"] = output.join_lines(lines or ())
     # properties without a value, such as the distance of an unobserved object, are omitted
     texts = {name: output.format_value(value) for name, value in shown.items()}
     return {output.split_capitals(name): text for name, text in texts.items() if text}

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import re
 from array import array
 from collections.abc import (
     AsyncGenerator,
@@ -70,6 +71,7 @@ _STARTS: Final = (
 
 _CHANGED: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='Changed'"
 _VECTORIZED: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='Vectorized'"
+_MEMBER: Final = re.compile(r"member='(\w+)'")
 _PROPERTIES: Final = (
     f"type='signal',sender='{BUS_NAME}',path='{paths.STATE}',member='PropertiesChanged'"
 )
@@ -98,6 +100,12 @@ class Client:
     def __init__(self, bus: str) -> None:
         self._bus = bus
         self._connection = Connection(bus)
+        # the bus sends a signal once, however many rules it meets: each listener takes its own
+        self._listeners: list[Callable[[str, list[Json]], None]] = []
+        self._rules: set[str] = set()
+        self._connection.on_signal = lambda message: self._hear(
+            message.member or "", list(message.body)
+        )
         # whether polkit may ask the user for a password, as a desktop does
         self._may_ask_user = True
         self._vectorizer = _Interface(self._call, paths.ROOT, VECTORIZER)
@@ -124,7 +132,7 @@ class Client:
 
     async def is_served(self) -> bool:
         """Return whether a daemon owns the bus name; start none."""
-        return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
+        return bool((await self._ask_bus("NameHasOwner", "s", BUS_NAME))[0])
 
     async def machine_id(self) -> str:
         """Return the machine-id(5) of the daemon's host."""
@@ -531,17 +539,20 @@ class Client:
         """
         signals: list[tuple[str, list[Json]]] = []
         news = asyncio.Event()
+        wanted = {part for rule in rules for part in _MEMBER.findall(rule)}
 
         def hear(member: str, body: list[Json]) -> None:
-            signals.append((member, body))
-            news.set()
+            if member in wanted:
+                signals.append((member, body))
+                news.set()
 
-        self._connection.on_signal = lambda message: hear(message.member or "", list(message.body))
-        for rule in rules:
-            await self._connection.subscribe(rule)
-        yield []
+        self._listeners.append(hear)
         lost = asyncio.ensure_future(self._connection.wait_closed())
         try:
+            for rule in {*rules} - self._rules:
+                await self._ask_bus("AddMatch", "s", rule)
+                self._rules.add(rule)
+            yield []
             while not lost.done():
                 waiting = asyncio.ensure_future(news.wait())
                 await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -552,7 +563,19 @@ class Client:
                     yield taken
         finally:
             lost.cancel()
+            self._listeners.remove(hear)
         raise errors.BusError(f"the connection to the {self._bus} bus was lost")
+
+    def _hear(self, member: str, body: list[Json]) -> None:
+        for listener in self._listeners:
+            listener(member, body)
+
+    async def _ask_bus(self, method: str, signature: str, *body: Json) -> list[Json]:
+        """Call a method of the bus itself; raises the errors of `opdbus.errors`."""
+        try:
+            return await self._connection.ask_bus(method, signature, *body)
+        except RemoteError as error:
+            raise self._translate(error) from None
 
     async def _call(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
         """Call `interface.method`, and wait for its reply without a time limit.

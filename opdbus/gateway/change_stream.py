@@ -62,7 +62,7 @@ class ChangeFeed:
         if (count := self.streams.total()) >= MAX_STREAMS:
             raise HttpError(503, f"{count} streams are open: ask later")
         self.streams[client] += 1
-        if not self._task:
+        if not self._task or self._task.done():
             self._task = asyncio.create_task(self._listen())
 
     async def close(self, client: str) -> None:

@@ -256,17 +256,18 @@ def _check_text(text: Any, index: int, param: str) -> str:  # noqa: ANN401 -- de
                 param,
             )
         raise HttpError(400, f"{place}: it is no text", param)
-    if text.isascii():
-        size = len(text)
+    # D-Bus carries no NUL; models read both signs as nothing
+    sent: str = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    if sent.isascii():
+        size = len(sent)
     else:
         try:
-            size = len(text.encode())
+            size = len(sent.encode())
         except UnicodeEncodeError:
             raise HttpError(400, f"{place}: it has half a surrogate pair", param) from None
     if size > _MOST_TEXT_BYTES:
         raise HttpError(413, f"{place}: {size} bytes, at most {_MOST_TEXT_BYTES} in a text", param)
-    # D-Bus carries no NUL; models read both signs as nothing
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
+    return sent
 
 
 async def _wait_gone(request: Request) -> None:

@@ -99,12 +99,14 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        scope = _in_origin_form(scope)
+        is_head = scope["method"] == "HEAD"
+        scope = _as_routed(_in_origin_form(scope))
         exchange = _Exchange(self, scope, receive, send)
+        exchange.is_head = is_head
         with self._counters.watch(self._listener, scope) as on_response, exchange.holding():
             exchange.on_response = on_response
             try:
-                _require_sound(exchange.request, self.limits)
+                _require_sound(exchange.request)
                 self._access.require(exchange.request)
                 with self._place(exchange.client):
                     exchange.require_size()
@@ -151,6 +153,7 @@ class _Exchange:
         self.request = Request(scope)
         self.client = (scope.get("client") or ("",))[0]
         self.on_response: Callable[[Message], None] = _ignore
+        self.is_head = False
         self._guard = guard
         self._receive = receive
         self._send = send
@@ -226,6 +229,10 @@ class _Exchange:
             self._has_begun = True
             self.on_response(message)
         await self._send(message)
+        if self.is_head:
+            # also of a stream, which would not end
+            self._is_refused = True
+            await self._send({"type": "http.response.body"})
 
     async def refuse(self, error: HttpError) -> None:
         """Answer with an error, unless a response has begun."""
@@ -255,19 +262,25 @@ def _in_origin_form(scope: Scope) -> Scope:
     return {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii")), "headers": headers}
 
 
-def _require_sound(request: Request, limits: Limits) -> None:
-    """Raise HttpError for methods, headers and paths that no client of ours sends."""
+def _as_routed(scope: Scope) -> Scope:
+    """Return a request as routes know it: HEAD is GET, and a path ends without a slash.
+
+    Names of objects may end with one. A redirection would need our scheme behind a proxy.
+    """
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    raw, path = scope["raw_path"], scope["path"]
+    if len(raw) > 1 and raw.endswith(b"/") and (raw == _NAMED or not raw.startswith(_NAMED)):
+        raw, path = raw.removesuffix(b"/"), path.removesuffix("/")
+    return {**scope, "method": method, "raw_path": raw, "path": path}
+
+
+def _require_sound(request: Request) -> None:
+    """Raise HttpError for methods and paths that no client of ours sends."""
     if request.scope["http_version"] not in _VERSIONS:
         raise HttpError(505, "only HTTP/1.0 and HTTP/1.1 are served")
     if request.method not in _METHODS:
         raise HttpError(405, f"the method {request.method} is not served")
-    if len(request.headers) > limits.headers:
-        raise HttpError(431, f"a request may have at most {limits.headers} headers")
     raw: bytes = request.scope["raw_path"]
-    # h11 measures only heads that come in parts
-    size = sum(len(name) + len(value) for name, value in request.headers.raw)
-    if size + len(raw) + len(request.scope["query_string"]) > limits.header_bytes:
-        raise HttpError(431, f"path and headers may have at most {limits.header_bytes:,} bytes")
     path = unquote_to_bytes(raw)
     if not raw.startswith(b"/") or min(path) < ord(" ") or not _is_text(path):
         raise HttpError(

@@ -12,6 +12,7 @@ from opdbus.errors import LimitsExceeded
 from opdbus.gateway.http_errors import HttpError
 from opdbus.picture import page, svg
 from opdbus.picture.scene import CHANGED, DRIFTED, Mark, Scene, Table, Topic, read_table
+from opdbus.platform.lines import escape_hidden
 
 _TOPICS: Final = 64
 # Objects of a topic from which its label's position is computed; fewer if names are very long.
@@ -112,8 +113,5 @@ def _find_marks(known: MapData, number_of: Mapping[tuple[str, ...], int]) -> dic
 
 
 def _one_line(text: str) -> str:
-    """Return a text in one line without control and other hidden characters, cut to 240."""
-    line = " ".join(text.split())[:_LONGEST]
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
-    )
+    """Return a text in one line, with hidden characters escaped, cut to 240."""
+    return escape_hidden(" ".join(text.split())[:_LONGEST])

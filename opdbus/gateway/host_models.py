@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from opdbus.bus import paths
 from opdbus.wording.change_lines import describe_origin, group_into_lines, user_name
@@ -14,6 +15,8 @@ from opdbus.wording.change_words import describe_cause, describe_difference
 Json: TypeAlias = Any
 # D-Bus carries no NUL in strings.
 _NO_NUL: Final = r"^[^\x00]*$"
+# Characters of an unknown name in an error.
+_MOST_OF_NAME: Final = 100
 Text = Annotated[str, Field(pattern=_NO_NUL, max_length=10_000)]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -29,10 +32,29 @@ Note = Annotated[str, Field(description="An answer in words, besides the changes
 Level = Literal["info", "notice", "warning", "error"]
 
 
-class Request(BaseModel):
-    """Parameters of a route; others are refused."""
+class Strict(BaseModel):
+    """A model that refuses other names by one error, however many there are."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_others(cls, given: Json) -> Json:
+        """Raise an error for the first name that is not known."""
+        if isinstance(given, dict):
+            other = next((name for name in given if name not in cls.model_fields), None)
+            if other is not None:
+                known = ", ".join(cls.model_fields)
+                raise PydanticCustomError(
+                    "extra_forbidden",
+                    "there is no {name}; there are {known}",
+                    {"name": repr(other[:_MOST_OF_NAME]), "known": known},
+                )
+        return given
+
+
+class Request(Strict):
+    """Parameters of a route; others are refused."""
 
     def given(self, *without: str) -> dict[str, Any]:
         """Return the parameters that have a value, as the bus wants them."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
@@ -39,6 +40,10 @@ class _RawRoute(APIRoute):
         return found, child
 
 
+# Maps at one time: the layout takes seconds for very many objects, on a thread of its own.
+_MOST_MAPS: Final = 4
+_maps: Final = asyncio.Semaphore(_MOST_MAPS)
+_map_thread: Final = ThreadPoolExecutor(1, "map")
 router: Final = APIRouter(tags=["host"])
 objects: Final = APIRouter(tags=["objects"], route_class=_RawRoute)
 
@@ -283,9 +288,15 @@ def _cluster(name: str, size: int, details: dict[str, Any]) -> models.Cluster:
 async def map_(asked: Annotated[models.MapRequest, Query()], client: Daemon) -> Response:
     """Return all objects as a map on which near means alike, for a script or as a picture."""
     since = read_time("since", asked.since)
-    known = await host_map.read_map_data(client, asked.given("since", "limit"), asked.limit, since)
-    # the layout takes seconds for very many objects
-    content, media_type = await asyncio.to_thread(host_map.draw, known, asked.format)
+    if _maps.locked():
+        raise HttpError(503, f"{_MOST_MAPS} maps are being drawn: ask again later")
+    async with _maps:
+        wanted = asked.given("since", "limit")
+        known = await host_map.read_map_data(client, wanted, asked.limit, since)
+        drawing = asyncio.get_running_loop().run_in_executor(
+            _map_thread, host_map.draw, known, asked.format
+        )
+        content, media_type = await drawing
     return Response(content, media_type=media_type)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import struct
 import sys
@@ -21,6 +22,35 @@ _REASONS: Final = {
 }
 
 
+# The end of a request's head, as h11 finds it.
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+
+
+class _MeasuredConnection(h11.Connection):
+    """h11's connection, which refuses a head that is too long before it is parsed."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(h11.SERVER, limits.header_bytes)
+        self._limits = limits
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event; raises RemoteProtocolError."""
+        if self.their_state is h11.IDLE:
+            received = self.trailing_data[0]
+            end = _HEAD_END.search(received, 0, self._limits.header_bytes)
+            head = received[: end.start()] if end else received
+            is_long = len(head) > self._limits.header_bytes
+            if is_long or head.count(b"\n") > self._limits.headers:
+                raise h11.RemoteProtocolError(_REASONS[431], error_status_hint=431)
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                # a proxy before us may have taken the other one (RFC 9112, 6.1)
+                raise h11.RemoteProtocolError("a request has one of two lengths")
+        return event
+
+
 class HttpConnection(H11Protocol):
     """uvicorn's connection, which ends clients that send or read too slowly.
 
@@ -31,6 +61,7 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 -- uvicorn's own
         super().__init__(*arguments, **named)
+        self.conn = _MeasuredConnection(self.limits)
         self._deadline: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None

@@ -88,6 +88,8 @@ def add_error_answers(app: FastAPI) -> None:
     async def answer_no_route(request: Request, error: HTTPException) -> Response:
         answer = answer_error(request, HttpError(error.status_code, error.detail))
         answer.headers.update(error.headers or {})
+        if "GET" in (allowed := answer.headers.get("Allow", "")).split(", "):
+            answer.headers["Allow"] = f"{allowed}, HEAD"
         return answer
 
     @app.exception_handler(Exception)

@@ -23,6 +23,8 @@ from opdbus.gateway.http_errors import HttpError
 router: Final = APIRouter(prefix="/api", tags=["ollama"], route_class=JsonRoute)
 # Sentence encoders of op-dbus, for clients that need a name: not an architecture of ollama's.
 _FAMILY: Final = "op-dbus"
+# A text whose vector nobody gets: a request without one has the model loaded.
+_NOTHING: Final = "."
 # Status of a level whose engine serves.
 _LOADED: Final = ("loaded", *READY)
 
@@ -31,7 +33,7 @@ class EmbedRequest(BaseModel):
     """The body of `/api/embed`."""
 
     model: str
-    input: Texts
+    input: Texts = None
     truncate: bool | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
@@ -50,7 +52,7 @@ class OldEmbedRequest(BaseModel):
     """The body of `/api/embeddings`."""
 
     model: str
-    prompt: str
+    prompt: str = ""
 
 
 class OldEmbedAnswer(BaseModel):
@@ -70,7 +72,8 @@ class ShowRequest(BaseModel):
 async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response:
     """Return the vectors of one text or a list of texts."""
     began = time.perf_counter_ns()
-    if asked.input == []:
+    if asked.input in (None, "", []):
+        await calls.embed(request, [_NOTHING], asked.model)
         return _answer(asked.model, [], began, 0, {})
     may_cut = asked.truncate is not False
     texts = read_texts(asked.input)
@@ -88,6 +91,9 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
 @router.post("/embeddings", response_model=OldEmbedAnswer)
 async def embed_one(asked: OldEmbedRequest, request: Request, calls: Calls) -> Response:
     """Return the vector of one text."""
+    if not asked.prompt:
+        await calls.embed(request, [_NOTHING], asked.model)
+        return Response('{"embedding": []}', media_type="application/json")
     found = await calls.embed(request, read_texts(asked.prompt, "prompt"), asked.model)
     (vector,) = await calls.write_vectors(found)
     content = f'{{"embedding": {vector}}}'

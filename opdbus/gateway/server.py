@@ -166,6 +166,7 @@ def _new_app(link: DaemonLink, fleet: FleetLink | None) -> FastAPI:
         title="op-dbus",
         version=__version__,
         openapi_url="/openapi.json",
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
@@ -262,7 +263,6 @@ def _server(
             proxy_headers=False,
             timeout_keep_alive=limits.idle_seconds,
             timeout_graceful_shutdown=limits.stop_seconds,
-            h11_max_incomplete_event_size=limits.header_bytes,
             ssl_context_factory=(lambda _config, _default: context) if context else None,
         )
     )

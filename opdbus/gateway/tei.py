@@ -3,8 +3,9 @@
 import asyncio
 import json
 from array import array
+from collections.abc import Sequence
 from operator import mul
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
@@ -14,6 +15,7 @@ from opdbus.client.embedding import Embedded
 from opdbus.gateway.embedding_call import (
     MOST_ITEMS,
     Calls,
+    EmbeddingCalls,
     JsonRoute,
     Texts,
     read_texts,
@@ -34,24 +36,29 @@ _NO_SUCH_MODEL: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class EmbedRequest(BaseModel):
+class Truncation(BaseModel):
+    """Parameters for texts that are longer than the model reads."""
+
+    truncate: bool | None = None
+    truncation_direction: Literal["Right", "Left", "right", "left"] | None = None
+
+
+class EmbedRequest(Truncation):
     """The body of `/embed`."""
 
     inputs: Texts
-    truncate: bool | None = None
     normalize: bool | None = None
     prompt_name: str | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(Truncation):
     """The body of `/rerank`, which has `texts`, and of Cohere's, which has `documents`."""
 
     query: str
     texts: list[Any] | None = None
     documents: list[Any] | None = None
     model: str | None = None
-    truncate: bool | None = None
     raw_scores: bool | None = None
     return_text: bool | None = None
     return_documents: bool | None = None
@@ -83,10 +90,9 @@ class SimilarityInputs(BaseModel):
     sentences: list[Any]
 
 
-class SimilarityParameters(BaseModel):
+class SimilarityParameters(Truncation):
     """Options of `/similarity`."""
 
-    truncate: bool | None = None
     prompt_name: str | None = None
 
 
@@ -120,13 +126,8 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
     if asked.normalize is False:
         raise HttpError(400, "normalize: vectors of these models always have length 1", "normalize")
     _refuse_prompt(asked.prompt_name)
-    found = await calls.embed(
-        request,
-        read_texts(asked.inputs, "inputs"),
-        None,
-        dimensions=asked.dimensions,
-        may_cut=asked.truncate is not False,
-    )
+    texts = read_texts(asked.inputs, "inputs")
+    found = await _embed(calls, request, texts, asked, dimensions=asked.dimensions)
     content = f"[{','.join(await calls.write_vectors(found))}]"
     return Response(content, media_type="application/json", headers=served_headers(found))
 
@@ -183,9 +184,7 @@ async def similarity(asked: SimilarityRequest, request: Request, calls: Calls) -
     _refuse_prompt(asked.parameters.prompt_name)
     texts = _read_compared(asked.inputs.sentences, "sentences")
     (source,) = read_texts(asked.inputs.source_sentence, "source_sentence")
-    found = await calls.embed(
-        request, [source, *texts], None, may_cut=asked.parameters.truncate is not False
-    )
+    found = await _embed(calls, request, [source, *texts], asked.parameters)
     headers = served_headers(found)
     cosines = await asyncio.to_thread(_cosines, found)
     return Response(json.dumps(cosines), media_type="application/json", headers=headers)
@@ -223,9 +222,7 @@ async def rerank(asked: RerankRequest, request: Request, calls: Calls) -> Respon
     documents = [each.get("text") if isinstance(each, dict) else each for each in given]
     texts = _read_compared(documents, param)
     (query,) = read_texts(asked.query, "query")
-    found = await calls.embed(
-        request, [query, *texts], asked.model, may_cut=asked.truncate is not False
-    )
+    found = await _embed(calls, request, [query, *texts], asked, model=asked.model)
     scores = await asyncio.to_thread(_cosines, found)
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
     if is_cohere:
@@ -244,6 +241,27 @@ async def rerank(asked: RerankRequest, request: Request, calls: Calls) -> Respon
         ]
     headers = served_headers(found)
     return Response(json.dumps(answer), media_type="application/json", headers=headers)
+
+
+async def _embed(
+    calls: EmbeddingCalls,
+    request: Request,
+    texts: Sequence[str],
+    asked: Truncation,
+    **options: Any,  # noqa: ANN401 -- those of EmbeddingCalls.embed
+) -> Embedded:
+    """Return the vectors of texts; raises HttpError if one would lose its beginning."""
+    may_cut = asked.truncate is not False
+    is_left = may_cut and asked.truncation_direction in {"Left", "left"}
+    model = options.pop("model", None)
+    try:
+        return await calls.embed(request, texts, model, may_cut=may_cut and not is_left, **options)
+    except HttpError as error:
+        if not is_left or error.status != 413:
+            raise
+        param = "truncation_direction"
+        why = f"{param}: these models cut a long text at its end only: shorten it, or send `Right`"
+        raise HttpError(400, why, param) from None
 
 
 def _refuse_prompt(name: str | None) -> None:

@@ -7,12 +7,12 @@ import ssl
 from binascii import Error
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import bcrypt
 import structlog
 import yaml
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,6 +46,14 @@ class _Tls(_Strict):
     client_ca_file: Path | None = None
     min_version: _Version = "TLS12"
     max_version: _Version = "TLS13"
+
+    @model_validator(mode="after")
+    def require_agreement(self) -> Self:
+        """Raise ValueError for an authority that would not be asked for, or that is missing."""
+        if bool(self.client_ca_file) != (self.client_auth_type == "RequireAndVerifyClientCert"):
+            both = "client_ca_file and client_auth_type: RequireAndVerifyClientCert"
+            raise ValueError(f"{both} need each other: give both or none")
+        return self
 
 
 class _Http(_Strict):

@@ -11,6 +11,15 @@ BLANKS: Final = " \t"
 # isspace(3) in the locale C.
 C_SPACES: Final = " \t\n\v\f\r"
 _GAP: Final = re.compile("[ \t\n]+")
+# Control characters, and characters that are invisible, change the direction, or begin a line:
+# Unicode's Default_Ignorable_Code_Point, U+FFF9 to U+FFFB, and lone surrogates. Variation selectors
+# are allowed after symbols.
+HIDDEN: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0"
+    r"\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    r"|(?<![\u2010-\u27bf\u2900-\u2bff\u3000-\u32ff\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
+)
 
 
 def split_lines(text: str) -> list[str]:
@@ -36,3 +45,12 @@ def strip_blanks(text: str) -> str:
 def join_words(text: str) -> str:
     """Return text on one line, with single blanks between its words."""
     return " ".join(split_words(text))
+
+
+def escape_hidden(text: str) -> str:
+    """Escape control and hidden characters, so that no name can command a terminal.
+
+    Nor can a name begin a line, look like another one, or hide a part of itself. All that prints a
+    host's text calls this, or `clean` of the MCP server, which leaves such characters out.
+    """
+    return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -21,7 +21,10 @@ from harness.gateways import Gateway, receive, status
 from harness.running import PATIENCE_SECONDS, Running
 
 from opdbus.client import Client
+from opdbus.gateway import host_routes
 from opdbus.gateway.guard import _ValueCounter
+from opdbus.gateway.host_models import MapRequest
+from opdbus.gateway.http_errors import HttpError
 from opdbus.gateway.http_limits import Limits
 
 LIMITS = {
@@ -102,7 +105,16 @@ HOSTILE = [
     (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", 400),
     (POST + b"Content-Length: 99999999999999\r\n\r\n", 413),
     (POST + b"Content-Length: 9999999999999999999999999\r\n\r\n", 400),
+    (POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
+    (POST + b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n", 400),
     (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
+    # a head that is too long has no parsed part: it would be 400
+    (request("/health", "GET", *["no header at all"] * 9000), 431),
+    (request("/health", "GET", *["no header at all"] * 101), 431),
+    (request("/health", "BREW", "X: " + "\0" * 200_000), 431),
+    (request("/" + "x" * 200_000, "GET", "no header"), 431),
+    (b"GET /health HTTP/1.1\n" + b"no header\n" * 5000 + b"\n", 431),
+    (b"\x16" * 40_000, 431),
     (CHUNKED + b"zz\r\n", 400),
     (CHUNKED + b"-1\r\n", 400),
     (CHUNKED + b"fffffffffffffffffffff\r\n", 400),
@@ -124,6 +136,91 @@ def test_hostile_requests_have_a_status(gateway: Gateway, data: bytes, wanted: i
     error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
     assert error["message"]
     assert gateway.is_served()
+
+
+def test_two_lengths_end_the_connection(gateway: Gateway) -> None:
+    """Close a connection after a request with both lengths, which a proxy may read otherwise."""
+    hidden = request("/health")
+    body = b"0\r\n\r\n" + hidden
+    with gateway.connect() as own:
+        lengths = b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(body)
+        own.sendall(POST + lengths + body)
+        found = b""
+        while more := own.recv(65536):
+            found += more
+    assert found.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_long_head_after_an_unread_body_is_refused(gateway: Gateway) -> None:
+    """Measure each head of a connection, also one that comes with the end of a body."""
+    with gateway.connect() as own:
+        own.sendall(request("/nothing", "POST", "Content-Length: 4"))
+        assert status(receive(own)) in {404, 405}
+        own.sendall(b"rest" + request("/health", "GET", *["no header at all"] * 5000))
+        assert status(receive(own)) == 431
+
+
+def described(http: httpx.Client) -> list[tuple[str, dict[str, str]]]:
+    """Return the routes that answer GET, with the parameters that they need."""
+    found = []
+    for path, operations in http.get("/openapi.json").json()["paths"].items():
+        needed = operations.get("get", {}).get("parameters", ())
+        if "get" in operations and "{" not in path:
+            found.append((path, {e["name"]: "disk" for e in needed if e.get("required")}))
+    return [*found, ("/", {}), ("/openapi.json", {}), ("/page.js", {})]
+
+
+def test_head_is_answered_as_get(gateway: Gateway, http: httpx.Client) -> None:
+    """Answer HEAD on all routes with the status and headers of GET, and end a stream at once."""
+    for path, needed in described(http):
+        with http.stream("GET", path, params=needed) as wanted:
+            found = http.head(path, params=needed)
+            assert found.status_code == wanted.status_code, path
+            assert found.headers["content-type"] == wanted.headers["content-type"], path
+            assert found.content == b""
+    with gateway.connect() as own:
+        own.sendall(request("/changes/stream", "HEAD"))
+        assert own.recv(65536).startswith(b"HTTP/1.1 200 ")
+        own.sendall(request("/health"))
+        assert status(receive(own)) == 200
+    refused = http.head("/embed")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert http.post("/status").headers["allow"] == "GET, HEAD"
+
+
+def test_a_trailing_slash_is_no_redirection(http: httpx.Client) -> None:
+    """Answer a path with a slash at its end as without one: behind TLS, our scheme is wrong."""
+    for path, needed in described(http):
+        with http.stream("GET", f"{path.rstrip('/')}/", params=needed) as found:
+            with http.stream("GET", path, params=needed) as wanted:
+                assert found.status_code == wanted.status_code, path
+            assert "location" not in found.headers
+    assert http.post("/v1/embeddings/", json={"input": "disk"}).status_code == 200
+    assert http.post("/api/embed/", json={"input": "disk", "model": "static"}).status_code == 200
+    assert http.post("/embed/", json={"inputs": []}).json().keys() == {
+        "error", "error_type", "message"
+    }  # fmt: skip
+    assert http.get("/objects/fs/mount/%2Fsrv/").json()["error"]["message"].endswith("%2Fsrv/") or (
+        http.get("/objects/fs/mount/%2Fsrv/").status_code == 404
+    )
+    assert http.get("/nothing/").status_code == 404
+
+
+def test_maps_are_few() -> None:
+    """Refuse one map too many with 503, before anything is asked of the daemon."""
+
+    async def work() -> HttpError:
+        for _ in range(host_routes._MOST_MAPS):
+            await host_routes._maps.acquire()
+        try:
+            with pytest.raises(HttpError) as caught:
+                await host_routes.map_(MapRequest(), Client("unix:path=/nowhere"))
+        finally:
+            for _ in range(host_routes._MOST_MAPS):
+                host_routes._maps.release()
+        return caught.value
+
+    assert asyncio.run(work()).status == 503
 
 
 @pytest.mark.parametrize(

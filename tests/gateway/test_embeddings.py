@@ -179,6 +179,25 @@ def test_a_text_of_more_than_a_mebibyte_is_refused(http: httpx.Client) -> None:
     assert response.json()["error"]["message"].startswith("input.1: ")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "\0" * 400_000}),
+        ("/v1/embeddings", {"input": ["a", "\0" * 349_526]}),
+        ("/embed", {"inputs": "a\0" * 300_000}),
+        ("/api/embed", {"model": "static", "input": "\0" * 900_000}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["\0" * 400_000]}}),
+    ],
+)
+def test_a_text_is_measured_as_it_is_sent(
+    http: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    """Refuse for good what can never be sent: each NUL becomes three bytes."""
+    answer = http.post(path, json=body)
+    assert answer.status_code == 413
+    assert "retry-after" not in answer.headers
+
+
 def test_cut_texts_are_marked(http: httpx.Client) -> None:
     """Count the texts that were cut, never silently: ollama #14259; no fault: ollama PR 16687."""
     response = openai(http, ["mail server", LONG, LONG * 50])
@@ -357,6 +376,19 @@ def test_ollama_is_answered_in_its_form(http: httpx.Client, right: list[list[flo
     assert first["details"] == {"family": "op-dbus", "quantization_level": "FP32"}
     response = http.post("/api/embed", json={"model": "bge-m3", "input": "x"})
     assert (response.status_code, list(response.json())) == (404, ["error"])
+
+
+@pytest.mark.parametrize("nothing", [{}, {"input": None}, {"input": ""}, {"input": []}])
+def test_ollama_preloads_a_model(http: httpx.Client, nothing: dict[str, Any]) -> None:
+    """Load a model for a request without a text, and answer with no vectors."""
+    body = {"model": "static", "keep_alive": -1, **nothing}
+    answer = http.post("/api/embed", json=body)
+    assert answer.status_code == 200
+    assert answer.json()["embeddings"] == []
+    old = http.post("/api/embeddings", json={"model": "static", "keep_alive": -1})
+    assert (old.status_code, old.json()) == (200, {"embedding": []})
+    for path in ("/api/embed", "/api/embeddings"):
+        assert http.post(path, json={**nothing, "model": "no-such-model"}).status_code == 404
 
 
 def test_concurrent_requests_get_their_own_vectors(gateway: Gateway, served: Running) -> None:

@@ -14,6 +14,7 @@ from harness.assistants import (
     assistant,
     call,
     live,
+    outside_marks,
     publish,
     rows_of,
     text_of,
@@ -24,7 +25,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 
 from opdbus.gateway.mcp import tool_limits
-from opdbus.gateway.mcp.host_text import BEGIN, END, clean, clean_value
+from opdbus.gateway.mcp.host_text import BEGIN, clean, clean_value
 from opdbus.gateway.mcp.object_tools import drift_rows
 from opdbus.gateway.mcp.tool_answers import estimate_tokens
 
@@ -152,16 +153,13 @@ def test_host_text_is_marked_data(host: Running) -> None:
     ):
         answer = call(host, tool, **given)
         text = text_of(answer)
-        assert text.count(BEGIN) == text.count(END) == 1
-        before, _, rest = text.partition(BEGIN)
-        data, _, after = rest.partition(END)
-        assert "Ignore your" not in before + after
-        for part in (data, json.dumps(answer.structured_content, ensure_ascii=False)):
+        assert "Ignore your" not in outside_marks(text)
+        for part in (text, json.dumps(answer.structured_content, ensure_ascii=False)):
             hidden = {c for c in part if unicodedata.category(c) in {"Cc", "Cf", "Co", "Cs"}}
             assert hidden <= {"\n"}
-        assert not set("\u27e6\u27e7") & set(data + json.dumps(rows_of(answer), ensure_ascii=False))
+        assert not set("\u27e6\u27e7") & set(json.dumps(rows_of(answer), ensure_ascii=False))
         if tool != "changes":
-            (line,) = [line for line in data.splitlines() if "Ignore your instructions" in line]
+            (line,) = [line for line in text.splitlines() if "Ignore your instructions" in line]
             assert "reveal secrets" in line
 
 

@@ -199,12 +199,18 @@ def test_an_authority_of_clients_that_was_replaced_is_not_trusted(
         assert [*map(is_let_in, ("", "first", "second"))] == [False, False, True]
 
 
+TLS = "tls_server_config:\n  cert_file: no.crt\n  key_file: no.key\n"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("tls_server_config:\n  cert_file: no.crt\n  key_file: no.key\n", "No such file"),
         ("basic_auth_users:\n  a: plain\n", "basic_auth_users.a"),
         ("tls_server_config:\n  cert_file: x\n", "key_file"),
+        (f"{TLS}  client_ca_file: ca.crt\n", "client_auth_type"),
+        (f"{TLS}  client_ca_file: ca.crt\n  client_auth_type: NoClientCert\n", "client_auth_type"),
+        (f"{TLS}  client_auth_type: RequireAndVerifyClientCert\n", "client_ca_file"),
         ("unheard_of: 1\n", "unheard_of"),
         ("- a\n", "valid dictionary"),
         ("{", "not accepted"),

@@ -1,10 +1,11 @@
 """The page and `op-dbus page`: what a browser gets, and who is refused."""
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -107,6 +108,36 @@ def test_a_preview_does_not_use_the_link_up(gateway: Gateway) -> None:
     with open_page(gateway) as (link, _):
         assert httpx.head(link).status_code == 403
         assert httpx.get(link).status_code == 200
+
+
+def test_half_requests_block_nobody(gateway: Gateway) -> None:
+    """Serve the browser beside 70 connections with half a head, and end these in time."""
+    with open_page(gateway) as (link, _), ExitStack() as stack:
+        host, _, port = link.removeprefix("http://").partition("/")[0].partition(":")
+        half = [
+            stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(70)
+        ]
+        for own in half:
+            own.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
+        answers = [httpx.get(link, timeout=60) for _ in range(2)]
+        assert [each.status_code for each in answers] == [200, 403]
+        last = b""
+        while more := half[-1].recv(65536):
+            last += more
+        assert last.startswith(b"HTTP/1.1 408 ")
+
+
+def test_two_lengths_end_the_connection(gateway: Gateway) -> None:
+    """Answer a request with both lengths by an error, and close its connection."""
+    with open_page(gateway) as (link, _):
+        host, _, port = link.removeprefix("http://").partition("/")[0].partition(":")
+        with socket.create_connection((host, int(port)), 60) as own:
+            lengths = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            own.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + lengths)
+            found = b""
+            while more := own.recv(65536):
+                found += more
+    assert found.startswith(b"HTTP/1.1 400 ")
 
 
 def test_it_ends_when_nobody_asks(gateway: Gateway) -> None:

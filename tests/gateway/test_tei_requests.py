@@ -40,6 +40,9 @@ def cosine(right: dict[str, list[float]], text: str) -> Any:
         ({"inputs": TEXTS, "prompt_name": None, "dimensions": None}, TEXTS),
         ({"inputs": TEXTS, "truncate": False, "truncation_direction": "Right"}, TEXTS),
         ({"inputs": [LONG], "truncate": True}, [LONG]),
+        ({"inputs": [LONG], "truncation_direction": "right"}, [LONG]),
+        ({"inputs": TEXTS, "truncation_direction": "Left"}, TEXTS),
+        ({"inputs": TEXTS, "truncation_direction": None}, TEXTS),
     ],
 )
 def test_embed(
@@ -50,6 +53,37 @@ def test_embed(
     assert len(rows) == len(texts)
     for row, text in zip(rows, texts, strict=True):
         assert row == pytest.approx(right[text], abs=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["Left", "left"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": [QUERY, LONG]}),
+        ("/rerank", {"query": QUERY, "texts": [LONG], "truncate": True}),
+        ("/v1/rerank", {"query": LONG, "documents": TEXTS}),
+    ],
+)
+def test_a_beginning_is_never_lost_unsaid(
+    http: httpx.Client, path: str, body: dict[str, Any], direction: str
+) -> None:
+    """Refuse to cut a text at its beginning, since a cut at its end would be another vector."""
+    answer = http.post(path, json={**body, "truncation_direction": direction})
+    assert answer.status_code == 400
+    assert "truncation_direction" in answer.text
+    refused = http.post(path, json={**body, "truncate": False, "truncation_direction": direction})
+    assert refused.status_code == 413
+
+
+def test_the_direction_of_similarity_is_read(http: httpx.Client) -> None:
+    """Read the direction among the parameters of a similarity, and refuse an unknown one."""
+    inputs = {"source_sentence": QUERY, "sentences": [LONG]}
+    for direction, wanted in (("Left", 400), ("Right", 200), ("Up", 400), (1, 400)):
+        body = {"inputs": inputs, "parameters": {"truncation_direction": direction}}
+        assert http.post("/similarity", json=body).status_code == wanted
+    assert (
+        http.post("/embed", json={"inputs": "a", "truncation_direction": "Up"}).status_code == 400
+    )
 
 
 @pytest.mark.parametrize(

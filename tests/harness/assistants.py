@@ -1,6 +1,7 @@
 """A host with a past for an assistant, and what an answer to it costs."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from mcp.types import CallToolResult, TextContent
 from harness.running import Running
 from opdbus import client as bus_client
 from opdbus.gateway.daemon_link import DaemonLink
+from opdbus.gateway.mcp.host_text import BEGIN, END
 from opdbus.gateway.mcp.mcp_server import make_server
 from opdbus.gateway.mcp.tool_answers import json_text
 
@@ -74,6 +76,11 @@ def text_of(answer: CallToolResult) -> str:
     (content,) = answer.content
     assert isinstance(content, TextContent)
     return content.text
+
+
+def outside_marks(text: str) -> str:
+    """Return an answer's text without all that stands between marks of host text."""
+    return re.sub(f"{re.escape(BEGIN)}\n.*?\n{re.escape(END)}", "", text, flags=re.DOTALL)
 
 
 def whole(answer: CallToolResult) -> str:

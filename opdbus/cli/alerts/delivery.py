@@ -24,6 +24,7 @@ from opdbus.cli.alerts.alert import (
 from opdbus.cli.alerts.alert_rules import Rules
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
+from opdbus.platform.lines import escape_hidden
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, pauses
 from opdbus.settings.parsing import decimal
@@ -58,7 +59,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 def log(text: str) -> None:
     """Write a line to the unit's log."""
-    print(text, file=sys.stderr, flush=True)
+    print(escape_hidden(text), file=sys.stderr, flush=True)
 
 
 class Cursor:

@@ -107,8 +107,9 @@ def preview(json_: bool) -> None:
         fields = {side: output.json_text(row[side]) for side in ("declared", "observed")}
         sides = {name: text for name, text in fields.items() if text != "null"}
         title = f"{row['plugin']}/{row['kind']}/{row['name']}"
+        text = output.join_lines(row["text"].split("\n"))
         output.print_section(
-            output.escape_hidden(title), {"source": row["source"], "text": row["text"], **sides}
+            output.escape_hidden(title), {"source": row["source"], "text": text, **sides}
         )
 
 

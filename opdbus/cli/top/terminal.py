@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 from unicodedata import category
 
-from opdbus.cli.output import escape_hidden, width_of, wrap
+from opdbus.cli.output import width_of, wrap
+from opdbus.platform.lines import escape_hidden
 
 # sign at the place where a line was cut
 CUT: Final = "\u2026"

@@ -23,9 +23,11 @@ from opdbus.gateway.fleet.answer_schemas import schema_of
 from opdbus.gateway.host_models import Answer, Level, Limit, Offset, Request, Text, Where
 
 MOST_CHARACTERS: Final = 32 << 20
+# Names of hosts, tags or kinds that a question may give.
+_MOST_NAMES: Final = 100
 _TIME: Final = "`yesterday`, `-2h`, `2026-11-22 03:10`, or microseconds."
 _Time = Annotated[Text, Field(description=_TIME)]
-_Texts = tuple[Text, ...]
+_Texts = Annotated[tuple[Text, ...], Field(max_length=_MOST_NAMES)]
 _Host = Annotated[Text, Field(description="The name of a host.")]
 
 

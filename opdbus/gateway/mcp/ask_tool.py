@@ -1,5 +1,6 @@
 """Tool `ask`: a question in plain words, answered by objects, changes, drift or status."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -43,9 +44,10 @@ class AskTool:
             return await newest_changes(client, given, limit, cursor)
         if route == "changes":
             return await answer_by_meaning(client, rows, limit, offset)
-        return _answer(route, [*_READERS[route](rows)][offset:], limit, offset)
+        return await asyncio.to_thread(_answer, route, rows, limit, offset)
 
 
-def _answer(route: str, rows: Sequence[Row], limit: int, offset: int) -> CallToolResult:
+def _answer(route: str, found: Sequence[Any], limit: int, offset: int) -> CallToolResult:
+    rows = [*_READERS[route](found)][offset:]
     none = {"objects": "nothing here is about that", "drift": "nothing is other than declared"}
     return make_page(rows, f"answered by {route}" if rows else none[route], offset, limit)

@@ -1,5 +1,6 @@
 """Tools about changes and drift: changes, around, drift and status."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -11,9 +12,14 @@ from opdbus.client import Client
 from opdbus.errors import NotKept
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp import change_rows
-from opdbus.gateway.mcp.host_text import clean, mark, shorten
 from opdbus.gateway.mcp.object_tools import Limit, drift_rows, status_rows
-from opdbus.gateway.mcp.tool_answers import Result, count_fitting, make_page, make_result
+from opdbus.gateway.mcp.tool_answers import (
+    Result,
+    count_fitting,
+    make_note,
+    make_page,
+    make_result,
+)
 from opdbus.gateway.mcp.tool_arguments import find_object, read_offset
 from opdbus.platform import timestamps
 from opdbus.wording.change_lines import group_into_lines
@@ -116,12 +122,11 @@ class ChangeTools:
         given = {"about": about, "plugin": plugin, "kind": kind, "severity": severity}
         wanted = {key: value for key, value in given.items() if value}
         found = await client.drift(wanted, limit + 1, offset)
-        notes = [] if found or offset else ["nothing that is compared is other than declared"]
-        notes += await _describe_gaps(client) if not offset else []
+        none = "" if found or offset else "nothing that is compared is other than declared"
+        note = await _describe_gaps(client, none) if not offset else ""
         found = found[: limit + 1]
         origins = await client.drift_origins([row[0] for row in found])
-        rows = [*drift_rows(found, origins)]
-        return make_page(rows, "\n".join(notes), offset, limit)
+        return await asyncio.to_thread(make_page, drift_rows(found, origins), note, offset, limit)
 
     async def status(self) -> Result:
         """Show the state of op-dbus: level, provider, counts, faults, and the newest change."""
@@ -149,8 +154,8 @@ async def newest_changes(
         rows += part
         is_cut = len(part) == _ROWS_A_PAGE
     lines = [*group_into_lines(rows[::-1], is_cut=is_cut, is_narrow=is_narrow)][::-1]
-    shown = [change_rows.row_of_line(line) for line in lines]
-    count = count_fitting(shown[:limit])
+    shown = await asyncio.to_thread(lambda: [*map(change_rows.row_of_line, lines)])
+    count = count_fitting(shown[:limit], note)
     left = lines[count:]
     # changes of a line may lie between those of others
     at = max(change["seq"] for line in left for change in line.of) + 1 if left else 0
@@ -172,7 +177,7 @@ async def _new_changes(
         raise ToolError(f"cursor: the newest row is {last}; history may have begun anew")
     most = min(limit, _MOST_NEW)
     found = await client.changes({**wanted, "after": after, "order": "oldest"}, most + 1)
-    rows = [*change_rows.rows_one_by_one(found[:most])]
+    rows = await asyncio.to_thread(lambda: [*change_rows.rows_one_by_one(found[:most])])
     count = count_fitting(rows)
     is_more = count < len(found)
     at = found[count - 1]["seq"] if is_more else max(last, found[-1]["seq"] if found else 0)
@@ -195,21 +200,24 @@ async def _by_meaning(
 
 def not_happened(error: NotKept) -> CallToolResult:
     """Return that an event never happened, which is an answer."""
-    return make_result([], mark([shorten(clean(str(error)))]))
+    return make_result([], make_note("", [str(error)]))
 
 
 async def answer_by_meaning(
     client: Client, found: Sequence[dict[str, Any]], limit: int, offset: int
 ) -> CallToolResult:
     """Return a page of changes found by meaning; the event that they are about is in the note."""
-    note = found[0].get("note", "") if found else "no change answers this"
-    note = mark([shorten(clean(note))]) if found and note else note
+    said = found[0].get("note", "") if found else ""
+    note = make_note("" if found else "no change answers this", [said] if said else [])
     if found and (event := found[0].get("event")):
         own = await client.change(event)
         lines = [row.text for row in change_rows.rows_one_by_one([own] if own else [])]
-        note = f"the event:\n{mark(lines)}\nwhat may have led to it, the likeliest first:"
-    rows = [*change_rows.rows_one_by_one(found[offset:])]
-    return make_page(rows, note, offset, limit, found[0].get("total") if found else None)
+        note = f"{make_note('the event:', lines)}\nwhat may have led to it, the likeliest first:"
+    rows, total = (
+        change_rows.rows_one_by_one(found[offset:]),
+        found[0].get("total") if found else None,
+    )
+    return await asyncio.to_thread(make_page, rows, note, offset, limit, total)
 
 
 async def _similar_changes(
@@ -225,16 +233,18 @@ async def _similar_changes(
         found = await client.nearest({**wanted, **key}, limit)
     except NotKept as error:
         return not_happened(error)
-    rows = [change_rows.row_with_followers(change, after) for change, after in found]
-    note = "the most similar first" if rows else "nothing like it is known to have happened"
-    return make_page(rows, note, 0, limit)
+    rows = (change_rows.row_with_followers(change, after) for change, after in found)
+    note = "the most similar first" if found else "nothing like it is known to have happened"
+    return await asyncio.to_thread(make_page, rows, note, 0, limit)
 
 
-async def _describe_gaps(client: Client) -> list[str]:
-    """Return sentences on what drift does not see: faults, and objects that are not compared."""
+async def _describe_gaps(client: Client, own: str) -> str:
+    """Return a note on what drift does not see: faults, and objects that are not compared."""
     state = await client.state()
-    faults = [state.get("StateFileError", ""), state.get("StorageError", "")]
-    notes = [f"fault:\n{mark([shorten(clean(fault))])}" for fault in faults if fault]
+    quoted = [
+        f"fault: {state[key]}" for key in ("StateFileError", "StorageError") if state.get(key)
+    ]
+    notes = [own] if own else []
     if state.get("DriftAwaits"):
         notes.append(f"not all is known yet; waiting for {', '.join(state['DriftAwaits'])}")
     counts: dict[str, int] = {}
@@ -242,6 +252,6 @@ async def _describe_gaps(client: Client) -> list[str]:
         counts[why] = counts.get(why, 0) + number
     reasons = sorted(counts.items(), key=lambda one: -one[1])[:_MOST_REASONS]
     if counts:
-        lines = [shorten(clean(f"{number}: {why}")) for why, number in reasons]
-        notes.append(f"{sum(counts.values())} declared are not compared:\n{mark(lines)}")
-    return notes
+        quoted += [f"{number}: {why}" for why, number in reasons]
+        notes.append(f"{sum(counts.values())} declared are not compared:")
+    return make_note("\n".join(notes), quoted)

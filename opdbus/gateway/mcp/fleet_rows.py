@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from opdbus.fleet.host_overview import HostOverview
@@ -14,7 +14,7 @@ from opdbus.fleet.questions.one_object import ObjectAnswer
 from opdbus.fleet.questions.peers import OddHost, Oddity
 from opdbus.fleet.questions.where_found import DifferingField, FoundObject, ValueOn
 from opdbus.gateway.mcp.change_rows import format_time
-from opdbus.gateway.mcp.tool_answers import Row, json_text, make_row
+from opdbus.gateway.mcp.tool_answers import Row, json_text, make_note, make_row
 from opdbus.state.object import ObjectId
 
 # Hosts, fields and states that a row names.
@@ -25,9 +25,13 @@ _MOST_VALUES: Final = 4
 _MOST_OBJECTS: Final = 8
 
 
-def describe_hosts(hosts: Hosts, *more: str) -> str:
-    """Return the note of an answer: how old the hosts' parts are, and what is wrong with them."""
-    return "\n".join(filter(None, (hosts.headline, *hosts.remarks, *more)))
+def describe_hosts(hosts: Hosts, *own: str, quoted: Iterable[str] = ()) -> str:
+    """Return the note of an answer: how old the hosts' parts are, and what is wrong with them.
+
+    Names of hosts are an administrator's; all else that hosts wrote is quoted.
+    """
+    said = "\n".join(filter(None, (hosts.headline, *hosts.remarks, *own)))
+    return make_note(said, [*filter(None, quoted)])
 
 
 def object_row(found: FoundObject, confidence: float) -> Row:

@@ -20,7 +20,6 @@ from opdbus.fleet.questions.fleet_scope import Scope
 from opdbus.gateway.fleet.fleet_link import FleetLink
 from opdbus.gateway.mcp import fleet_rows
 from opdbus.gateway.mcp.change_tools import Time
-from opdbus.gateway.mcp.host_text import clean, mark, shorten
 from opdbus.gateway.mcp.object_tools import Conditions, Limit
 from opdbus.gateway.mcp.tool_answers import Result, make_page
 from opdbus.gateway.mcp.tool_arguments import read_offset
@@ -63,16 +62,14 @@ class FleetTools:
                 if names
                 else ""
             )
-            note = fleet_rows.describe_hosts(past.hosts, shorten(lack))
+            note = fleet_rows.describe_hosts(past.hosts, lack)
             return make_page(rows, note, offset, limit, past.total)
 
         def answer(found: fleet_search.SearchAnswer) -> CallToolResult:
-            spelt = [
-                clean(f"{asked} was looked for as {meant}") for asked, meant in found.corrected
-            ]
+            spelt = (f"{asked} was looked for as {meant}" for asked, meant in found.corrected)
             none = "" if found.hits else "nothing fits on these hosts"
-            said = (*found.notes, found.verdict, mark(spelt) if spelt else "", none)
-            note = fleet_rows.describe_hosts(found.hosts, *said)
+            said = (*found.notes, found.verdict, *spelt)
+            note = fleet_rows.describe_hosts(found.hosts, none, quoted=said)
             rows = [fleet_rows.object_row(hit.found, hit.confidence) for hit in found.hits]
             return make_page(rows, note, offset, limit, found.total)
 
@@ -104,10 +101,8 @@ class FleetTools:
         offset, then = read_offset(cursor), timestamps.moment_here(at) if at else 0
 
         def answer(found: one_object.ObjectAnswer) -> CallToolResult:
-            others = clean(one_object.name_others(found))
-            said = mark([shorten(others)]) if others else ""
             rows = [*fleet_rows.state_rows(found)]
-            note = fleet_rows.describe_hosts(found.hosts, said)
+            note = fleet_rows.describe_hosts(found.hosts, quoted=[one_object.name_others(found)])
             return make_page(rows[offset:], note, offset, len(rows), len(rows))
 
         return await self._fleet.ask(

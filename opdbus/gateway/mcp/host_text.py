@@ -2,16 +2,21 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 # Marks of host text in an answer. No host text has these two characters: see `clean`.
 BEGIN: Final = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}host data"
 END: Final = "end of host data\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
-# A longer value is cut; its length is given.
-MAX_VALUE: Final = 1000
-# Deepest level of a value in an answer.
+# Bytes of a line, so that it has no more tokens; a longer one is cut, and its length given.
+MAX_LINE: Final = 1000
+# Characters that are read for a byte that is shown: the others may be hidden ones.
+_READ_AHEAD: Final = 8
+# Bytes of a key of a value, and the deepest level and the number of values that are shown of it.
+_MAX_KEY: Final = 200
 _MAX_DEPTH: Final = 8
+_MAX_VALUES: Final = 1000
 _MARKS: Final = str.maketrans("\u27e6\u27e7", "[]")
 # Sequences of terminals: CSI, OSC, DCS and their like, and single escapes (ECMA-48).
 _TERMINAL: Final = re.compile(
@@ -38,26 +43,41 @@ def clean(text: str) -> str:
     return "".join(kept).translate(_MARKS).strip()
 
 
-def shorten(text: str, most: int = MAX_VALUE) -> str:
-    """Cut a text to `most` characters, with its length at the end."""
-    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+def one_line(text: str, most: int = MAX_LINE) -> str:
+    """Return a text of the host as one cleaned line of at most `most` bytes."""
+    shown = clean(text[: _READ_AHEAD * most])
+    if len(text) <= _READ_AHEAD * most and len(shown.encode()) <= most:
+        return shown
+    end = f"... ({len(text):,} characters)"
+    return shown.encode()[: max(0, most - len(end))].decode(errors="ignore") + end
 
 
-def clean_value(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 -- a value of JSON
-    """Return a value of JSON with all its texts cleaned and shortened; NaN becomes None."""
-    if isinstance(value, str):
-        return shorten(clean(value))
-    if isinstance(value, float):
-        return round(value, 4) if value - value == 0 else None
-    if depth == _MAX_DEPTH and isinstance(value, dict | list | tuple):
-        return "..."
-    if isinstance(value, dict):
-        return {clean(str(key)): clean_value(one, depth + 1) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean_value(one, depth + 1) for one in value]
-    return value
+def clean_value(value: Any) -> Any:  # noqa: ANN401 -- a value of JSON
+    """Return a value of JSON with all its texts as cleaned lines; NaN becomes None.
+
+    Of a very large or deep one, the values beyond the first are left out.
+    """
+    left = _MAX_VALUES
+
+    def copy(value: Any, depth: int) -> Any:  # noqa: ANN401 -- a value of JSON
+        nonlocal left
+        left -= 1
+        if isinstance(value, str):
+            return one_line(value)
+        if isinstance(value, float):
+            return round(value, 4) if value - value == 0 else None
+        if not isinstance(value, dict | list | tuple):
+            return value
+        if depth == _MAX_DEPTH or left <= 0:
+            return "..."
+        shown = islice(value, left)
+        if isinstance(value, dict):
+            return {one_line(str(key), _MAX_KEY): copy(value[key], depth + 1) for key in shown}
+        return [copy(one, depth + 1) for one in shown]
+
+    return copy(value, 0)
 
 
-def mark(lines: Sequence[str]) -> str:
-    """Return cleaned lines between the marks of host text."""
-    return "\n".join((BEGIN, *lines, END))
+def mark(lines: Iterable[str], most: int = MAX_LINE) -> str:
+    """Return lines of the host, cleaned, between the marks of host text."""
+    return "\n".join((BEGIN, *(one_line(line, most) for line in lines), END))

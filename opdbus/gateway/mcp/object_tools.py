@@ -1,15 +1,24 @@
 """Tools about objects: show, list and similar."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
+from mcp.types import CallToolResult
 from pydantic import Field
 
 from opdbus.gateway.daemon_link import DaemonLink
 from opdbus.gateway.mcp import change_rows
-from opdbus.gateway.mcp.tool_answers import Result, Row, json_text, make_page, make_row
+from opdbus.gateway.mcp.tool_answers import (
+    Result,
+    Row,
+    json_text,
+    make_note,
+    make_page,
+    make_row,
+)
 from opdbus.gateway.mcp.tool_arguments import (
     describe_unknown_fields,
     find_object,
@@ -20,6 +29,8 @@ from opdbus.platform import timestamps
 from opdbus.state import conditions
 from opdbus.wording.change_lines import describe_origin
 
+# Fields of a question: the daemon's limit.
+MOST_FIELDS: Final = 64
 # Rows of a page.
 Limit = Annotated[int, Field(ge=1, le=100)]
 # An object's name; also a short one.
@@ -33,6 +44,8 @@ _UNSHOWN: Final = frozenset(
 )
 # Begin of a word in a property's name.
 _CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# Rows of a page: an answer has room for fewer.
+_MOST_ROWS: Final = 2000
 # Declared fields of a hit that nothing observes, at most.
 _MOST_FIELDS: Final = 3
 
@@ -49,26 +62,17 @@ class ObjectTools:
         path, note = await find_object(client, object, past=bool(at))
         if at:
             found = await client.object_at(path, timestamps.moment_here(at))
-            sides = {side: found.get(side) or {} for side in ("observed", "declared")}
-            rest: Mapping[str, Any] = {"Source": found["source"]}
+            shown = {key.capitalize(): found.get(key) for key in ("source", "observed", "declared")}
         else:
             shown = await client.show(path)
-            sides = {s.lower(): json.loads(shown[s] or "{}") for s in ("Observed", "Declared")}
-            rest = {key: value for key, value in shown.items() if key not in _UNSHOWN and value}
-        own = dict(_readable(rest))
-        said = [f"{key} {_said(value)}" for key, value in own.items()]
-        rows = [
-            make_row("; ".join((object_name(path), *said)), object=object_name(path), **own),
-            *_field_rows(sides["observed"], sides["declared"]),
-        ]
-        return make_page(rows[offset:], note, offset, len(rows), len(rows))
+        return await asyncio.to_thread(_shown_page, path, shown, note, offset)
 
     async def list(
         self,
         where: Conditions = "",
         plugin: str = "",
         kind: str = "",
-        fields: Sequence[str] = (),
+        fields: Annotated[list[str], Field(max_length=MOST_FIELDS)] = [],  # noqa: B006 -- never changed
         limit: Limit = 20,
         cursor: str = "",
     ) -> Result:
@@ -83,28 +87,53 @@ class ObjectTools:
         columns = [name for name in columns if name not in own]
         objects = [path for path, *_ in found]
         values = await client.values(objects, columns, marked=True) if columns else []
-        rows = []
-        for number, (_, *parts) in enumerate(found):
-            name = "/".join(parts)
-            row = dict(zip(columns, values[number] if columns else (), strict=True))
-            said = [f"{key}={_said(value)}" for key, value in row.items() if value is not None]
-            rows.append(make_row(" ".join((name, *said)), object=name, fields=row))
         note = (
             f"{total:,} {'object' if total == 1 else 'objects'}"
             if total
             else "no object meets that"
         )
-        if columns and not rows:
-            note += f"\n{await describe_unknown_fields(client, columns)}"
-        return make_page(rows, note.strip(), offset, limit, total)
+        if columns and not found:
+            unknown = await describe_unknown_fields(client, columns)
+            note = make_note(f"{note}; no object has these fields:", unknown) if unknown else note
+        rows = _listed_rows(found, columns, values)
+        return await asyncio.to_thread(make_page, rows, note, offset, limit, total)
 
     async def similar(self, object: Name, limit: Limit = 8, cursor: str = "") -> Result:  # noqa: A002 -- as above
         """Find the objects most like one, with what they have in common and what differs."""
         client, offset = await self._link.client(), read_offset(cursor)
         path, note = await find_object(client, object)
         options = {"offset": offset, "explain": True}
-        rows = [*hit_rows(await client.similar(path, limit + 1, options))]
-        return make_page(rows, note or f"like {object_name(path)}", offset, limit)
+        rows = hit_rows(await client.similar(path, limit + 1, options))
+        return make_page(rows, note or make_note("like:", [object_name(path)]), offset, limit)
+
+
+def _shown_page(path: str, shown: Mapping[str, Any], note: str, offset: int) -> CallToolResult:
+    """Return an object's own properties, and its fields beside their declared values."""
+    name = object_name(path)
+    own = dict(_readable({k: value for k, value in shown.items() if k not in _UNSHOWN and value}))
+    said = [f"{key} {_said(value)}" for key, value in own.items()]
+    sides = [dict(_leaves(_read_side(shown[side]))) for side in ("Observed", "Declared")]
+    fields = [*dict.fromkeys((*sides[0], *sides[1]))]
+    head = [make_row("; ".join((name, *said)), object=name, **own)] if not offset else []
+    page = fields[max(0, offset - 1) :][:_MOST_ROWS]
+    rows = [*head, *_field_rows(page, *sides)]
+    return make_page(rows, note, offset, len(rows), 1 + len(fields))
+
+
+def _read_side(side: Any) -> dict[str, Any]:  # noqa: ANN401 -- JSON, or its text
+    found: dict[str, Any] = json.loads(side) if isinstance(side, str) and side else side or {}
+    return found
+
+
+def _listed_rows(
+    found: Sequence[Sequence[str]], columns: Sequence[str], values: Sequence[Sequence[Any]]
+) -> Iterator[Row]:
+    """Yield a row for each listed object, with the columns that it has."""
+    for number, (_, *parts) in enumerate(found):
+        name = "/".join(parts)
+        row = dict(zip(columns, values[number] if columns else (), strict=True))
+        said = [f"{key}={_said(value)}" for key, value in row.items() if value is not None]
+        yield make_row(" ".join((name, *said)), object=name, fields=row)
 
 
 def status_rows(status: Mapping[str, Any]) -> list[Row]:
@@ -170,14 +199,15 @@ def hit_rows(hits: Sequence[Sequence[Any]]) -> Iterator[Row]:
         yield make_row(said, object=name, score=round(score, 2))
 
 
-def _field_rows(observed: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[Row]:
+def _field_rows(
+    fields: Sequence[str], observed: Mapping[str, Any], declared: Mapping[str, Any]
+) -> Iterator[Row]:
     """Yield a row for each field, with its declared value if that is other or alone."""
-    sides = dict(_leaves(observed)), dict(_leaves(declared))
-    for field in dict.fromkeys((*sides[0], *sides[1])):
-        seen, wanted = (side.get(field) for side in sides)
-        if field not in sides[0]:
+    for field in fields:
+        seen, wanted = observed.get(field), declared.get(field)
+        if field not in observed:
             yield make_row(f"{field}: declared {_said(wanted)}", field=field, declared=wanted)
-        elif field in sides[1] and wanted != seen:
+        elif field in declared and wanted != seen:
             text = f"{field}: {_said(seen)}, declared {_said(wanted)}"
             yield make_row(text, field=field, value=seen, declared=wanted)
         else:

@@ -29,6 +29,8 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from opdbus.gateway.http_connection import HttpConnection
+from opdbus.gateway.http_limits import Limits
 from opdbus.platform.tasks import signals
 
 _Event = TypeVar("_Event", bound=h11.Event)
@@ -39,8 +41,7 @@ _PASSED: Final = ("accept", "if-none-match", "last-event-id")
 # Headers between two neighbours, which are not passed on; see RFC 9110, 7.6.1.
 _HOP_BY_HOP: Final = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _CHUNK_BYTES: Final = 64 << 10
-_HEADER_BYTES: Final = 16 << 10
-_MOST_CONNECTIONS: Final = 64
+_LIMITS: Final = Limits(header_bytes=16 << 10, header_seconds=5.0, connections=64)
 _STOP_SECONDS: Final = 1
 # A link that is followed from another site would not send a strict cookie along a redirection:
 # the page goes on by itself.
@@ -171,16 +172,14 @@ async def serve(listener: PageListener, own: socket.socket, idle_seconds: float)
     server = _Server(
         uvicorn.Config(
             listener.app(),
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_STOP_SECONDS,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
         )
     )
     async with signals(asyncio.Event()) as stopped:
@@ -196,6 +195,10 @@ async def serve(listener: PageListener, own: socket.socket, idle_seconds: float)
             )
         server.should_exit = True
         await task
+
+
+class _Connection(HttpConnection):
+    limits = _LIMITS
 
 
 class _Server(uvicorn.Server):

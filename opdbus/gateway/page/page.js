@@ -9,6 +9,7 @@ const FAILED = "state=failed";
 // words of questions about op-dbus itself, and the views that answer them
 const OWN = [[/\b(vectors?|embeddings?|embeds?|op-?dbus|onnx|providers?)\b/i, "serving", "What serves", "what computes the vectors, its proof, queue and latency"], [/\bobserv(e|es|ed|ers?|ing)\b/i, "observers", "Observers", "what is observed here, and what is not"]];
 const CONDITION = /(^|[\s,])([a-z_][\w.-]*(?:[!<>]?=|[<>~])(?:"[^"]*"|[^\s,"=<>~]+))(?=[\s,]|$)/gi;
+const HIDDEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Co}\p{Cs}\u2028\u2029]/gu;
 const TYPING_MS = 130, STATUS_MS = 10000, SVG = "http://www.w3.org/2000/svg";
 
 // elements
@@ -19,8 +20,9 @@ function fill(made, attributes, children) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else made.setAttribute(key, value === true ? "" : value);
   }
-  // a text becomes a text node
-  made.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false && child !== ""));
+  // a text becomes a text node, in which no hidden character reorders or hides what is beside it
+  const shown = children.flat(3).filter((child) => child !== null && child !== undefined && child !== false && child !== "");
+  made.append(...shown.map((child) => typeof child === "string" ? child.replace(HIDDEN, "\ufffd") : child));
   return made;
 }
 

@@ -34,7 +34,7 @@ def _add_file(path: str, name: str, media_type: str) -> None:
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**_HEADERS, "ETag": tag}
 
-    @router.api_route(path, methods=["GET", "HEAD"])
+    @router.get(path)
     async def answer_file(request: Request) -> Response:
         known = request.headers.get("if-none-match", "")
         if tag in {each.strip().removeprefix("W/") for each in known.split(",")}:

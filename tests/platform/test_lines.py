@@ -1,0 +1,36 @@
+"""Text of a host that is printed: one function escapes all that is no visible sign of its line."""
+
+import unicodedata
+
+import pytest
+
+from opdbus.platform.lines import escape_hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nforged", r"a\nforged"),
+        ("a\r\nforged", r"a\r\nforged"),
+        ("a\x0b\x0c\x1c\x85b", r"a\x0b\x0c\x1c\x85b"),
+        ("a\u2028b\u2029c", r"a\u2028b\u2029c"),
+        ("a\tb", r"a\tb"),
+        ("\x1b[2Kred", r"\x1b[2Kred"),
+        ("a\u202eb\u2066", r"a\u202eb\u2066"),
+        ("zero\u200bwidth\ufeff", r"zero\u200bwidth\ufeff"),
+        ("half \ud800", r"half \ud800"),
+        ("tag \U000e0041", r"tag \U000e0041"),
+        ("M\u00fcller \u65e5\u672c \u2764\ufe0f", "M\u00fcller \u65e5\u672c \u2764\ufe0f"),
+    ],
+)
+def test_hidden_characters_are_escaped(text: str, shown: str) -> None:
+    """Escape what ends a line, moves the cursor, or is not visible, and nothing else."""
+    assert escape_hidden(text) == shown
+
+
+def test_no_character_ends_a_line() -> None:
+    """Leave no character by which any program splits lines, and no control character."""
+    every = "".join(map(chr, range(0x110000)))
+    shown = escape_hidden(every)
+    assert len(shown.splitlines()) == 1
+    assert not {each for each in shown if unicodedata.category(each) in {"Cc", "Zl", "Zp", "Cs"}}
