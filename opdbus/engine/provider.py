@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdbus.engine.discovery import Gpu, SharedLibrary
 from opdbus.engine.host import HERE, Host
-from opdbus.errors import ProviderError
+from opdbus.errors import HardwareMissing, ProviderError
 from opdbus.platform import pip
 from opdbus.settings.parsing import ALL_DEVICES, REMOTE
 
@@ -104,6 +104,8 @@ class Provider:
     plugin: str = ""
     # the only operating system that has it, as in sys.platform; empty for all
     system: str = ""
+    # vendors whose accelerators it runs on, as `Host.vendors` has them; empty for others
+    vendors: frozenset[str] = frozenset()
     libraries: tuple[SharedLibrary, ...] = ()
     # advice if one of the libraries is missing
     library_advice: str = ""
@@ -130,8 +132,10 @@ class Provider:
     def require(self, wanted: Sequence[str], host: Host = HERE) -> dict[int, str]:
         """Check that a session could be opened here, and return the hardware by device number.
 
-        `wanted` is as in OP_DBUS_GPU_DEVICE. Raises ProviderError.
+        `wanted` is as in OP_DBUS_GPU_DEVICE. Raises ProviderError; HardwareMissing if nothing could
+        be installed that would mend it.
         """
+        devices: Sequence[Gpu] = ()
         try:
             self.installed(host)
             devices = self.find_devices(host)
@@ -145,7 +149,9 @@ class Provider:
                         f"{library.file} was not found; {self.library_advice}"
                     ) from None
         except ProviderError as error:
-            raise ProviderError(f"{self.name} cannot run: {error}") from None
+            is_there = devices or self._has_hardware(host)
+            kind = ProviderError if is_there else HardwareMissing
+            raise kind(f"{self.name} cannot run: {error}") from None
         except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises anything
             reason = " ".join(str(error).split())
             raise ProviderError(
@@ -188,6 +194,10 @@ class Provider:
             )
         found = " and ".join(f"{wheel} {host.version(wheel)}" for wheel in wheels) or own
         return f"{found}, which overwrite each other" if len(wheels) > 1 else found
+
+    def _has_hardware(self, host: Host) -> bool:
+        is_its_system = not self.system or host.system == self.system
+        return is_its_system and (not self.vendors or bool(self.vendors & host.vendors()))
 
     def _choose(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
         if tuple(wanted) == (ALL_DEVICES,):

@@ -43,10 +43,12 @@ class ProviderRequest:
     """Execution providers that may run the model, best first; a single one has no fallback."""
 
     names: tuple[str, ...]
+    # a provider whose hardware is not there is passed over without being a fallback
+    is_auto: bool = False
 
     def __str__(self) -> str:
         """Return the request as written in a setting."""
-        return ",".join(self.names)
+        return AUTO if self.is_auto else ",".join(self.names)
 
 
 def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
@@ -208,7 +210,7 @@ def fields(text: str) -> tuple[str, ...]:
 def providers(text: str) -> ProviderRequest:
     """Parse a chain of execution providers, or `auto`."""
     if text.lower() == AUTO:
-        return ProviderRequest(AUTO_CHAIN)
+        return ProviderRequest(AUTO_CHAIN, is_auto=True)
     names = tuple(dict.fromkeys(_provider(part.strip()) for part in text.split(",")))
     if not all(name in PROVIDERS or name.startswith(REMOTE) for name in names):
         accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES, "remote:URL"])

@@ -113,6 +113,7 @@ def host(
     wheel = {"directml": "onnxruntime_directml", "migraphx": "onnxruntime_migraphx"}
     installed = {*PACKAGES, wheel.get(name, "onnxruntime_gpu")} - {"onnxruntime", *without}
     more = {"system": {"directml": "win32", "coreml": "darwin"}.get(name, "linux"), **more}
+    more = {"vendors": frozenset, **more}
     return Host(
         has_package=lambda package: package in set(PACKAGES) - set(without),
         version=lambda name: "1.2.3" if name.replace("-", "_") in installed else "",
