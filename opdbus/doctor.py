@@ -18,7 +18,7 @@ from opdbus.bus.names import BUS_NAME, FAILED_UNITS, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.config import Config, Given
 from opdbus.engine.host import HERE
-from opdbus.engine.providers import candidates, suits_openvino
+from opdbus.engine.providers import candidates, suits_openvino, unused_device
 from opdbus.engine.remote import http_client
 from opdbus.errors import BusError, ConfigError, HardwareMissing, OpDbusError, read_log
 from opdbus.models import folder
@@ -424,6 +424,9 @@ def _check_providers(config: Config) -> list[Verdict]:
             verdicts.append(Verdict(f"provider {provider.name}", "ok", found))
     if verdicts and all(verdict.status == "warning" for verdict in verdicts):
         verdicts = [verdict._replace(status="wrong") for verdict in verdicts]
+    if device := unused_device(config):
+        finding, _, advice = device.partition("; ")
+        verdicts.append(Verdict("device", "warning", finding, advice))
     return verdicts
 
 

@@ -16,9 +16,9 @@ from opdbus.bench.engine import Task, figures
 from opdbus.bench.figures import Report
 from opdbus.bench.measures import Effort, Notify, Subject
 from opdbus.engine.providers import PROVIDERS
-from opdbus.errors import InvalidArgs, ModelError
+from opdbus.errors import ModelError
 from opdbus.models import folder, level_table, synthetic
-from opdbus.models.level_table import LEVELS, ON_PROVIDERS
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS, find_level
 
 if TYPE_CHECKING:
     from opdbus.bench.figures import EngineFigures
@@ -80,12 +80,9 @@ def bench(options: Options, config: Config, notify: Notify) -> Report:
 
 def find_tasks(options: Options, config: Config, scratch: Path) -> list[Task]:
     """Find the models, make those with random weights, and choose the effort for each."""
-    unknown = set(options.levels) - LEVELS.keys()
-    if unknown:
-        known = ", ".join(LEVELS)
-        raise InvalidArgs(f"there is no level {', '.join(sorted(unknown))}; there are {known}")
+    named = dict.fromkeys(find_level(name).name for name in options.levels)
     found, reasons = [], []
-    for level in options.levels or LEVELS:
+    for level in named or LEVELS:
         place = scratch / level
         place.mkdir()
         try:

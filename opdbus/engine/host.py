@@ -155,6 +155,14 @@ def find_vendors(root: Path = Path("/")) -> frozenset[str]:
     )
 
 
+def read_nvidia_driver() -> str:
+    """Return the version of the NVIDIA driver's kernel module; empty if there is none."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """Functions that provider checks call; tests pass other machines."""
@@ -171,6 +179,7 @@ class Host:
     adapters: Callable[[str], Sequence[Adapter]] = list_adapters
     features: Callable[[], frozenset[str]] = cpus.features
     processor: Callable[[], str] = cpus.name
+    nvidia_driver: Callable[[], str] = read_nvidia_driver
     # vendors of accelerators, whatever is installed for them
     vendors: Callable[[], frozenset[str]] = find_vendors
     system: str = sys.platform

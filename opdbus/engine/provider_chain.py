@@ -17,7 +17,7 @@ from opdbus.engine import cpus, gate
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.provider import Placement, Session
-from opdbus.engine.providers import PROVIDERS, candidates
+from opdbus.engine.providers import PROVIDERS, candidates, unused_device
 from opdbus.engine.remote import known_texts
 from opdbus.engine.remote.server_pool import ServerPool, Terms
 from opdbus.engine.sessions import open_session
@@ -131,6 +131,8 @@ class Chain:
         Providers in `lost` are tried last. Takes about a second, longer if a graph or a gate report
         must be made. Raises ProviderError with every reason, or ModelError.
         """
+        if unused := unused_device(self.config):
+            log.warning("device unused", reason=unused)
         gone = {fallback.provider for fallback in lost}
         fallbacks = list(lost)
         kind: type[ProviderError] = ProviderError

@@ -1,9 +1,11 @@
 """Table of execution providers with their session options, and the rows that names select."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.engine import cpus, discovery
 from opdbus.engine.discovery import Gpu, openvino_accelerators
@@ -11,6 +13,9 @@ from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Placement, Provider
 from opdbus.platform import pip
 from opdbus.settings.parsing import AUTO, REMOTE, remote_urls
+
+if TYPE_CHECKING:
+    from opdbus.config import Config
 
 # Columns of activations that share a scale in OpenVINO's int8: more exact than one scale a row.
 _INT8_GROUP: Final = "128"
@@ -241,6 +246,18 @@ def cpu_engines(host: Host = HERE, precision: str = AUTO) -> tuple[str, ...]:
     if not installed:
         return engines[:1]
     return installed[::-1] if host.features() & _AMX else installed
+
+
+def unused_device(config: Config) -> str:
+    """Return a sentence if OP_DBUS_GPU_DEVICE is set and no requested provider uses a device."""
+    rows = candidates(config.execution_provider.names)
+    if config.is_default("gpu_device") or not all(row.is_cpu or row.is_remote for row in rows):
+        return ""
+    return (
+        f"OP_DBUS_GPU_DEVICE={','.join(config.gpu_device)} has no effect on"
+        f" {config.execution_provider}; set OP_DBUS_EXECUTION_PROVIDER to an accelerator's provider"
+        " such as cuda, or to auto, or leave the device out"
+    )
 
 
 def candidates(names: Sequence[str], host: Host = HERE, precision: str = AUTO) -> list[Provider]:

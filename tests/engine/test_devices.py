@@ -102,6 +102,14 @@ def libraries(*names: str) -> Any:
     return load
 
 
+def test_embedding_servers_are_listed() -> None:
+    """List each embedding server of the settings, with its answer or the reason for none."""
+    names = ("remote:unix:/nonexistent/a+unix:/nonexistent/b", "cpu", "remote:unix:/nonexistent/c")
+    servers = hardware(bare(), providers=names).servers
+    assert list(servers) == [f"unix:/nonexistent/{name}" for name in "abc"]
+    assert all(servers.values())
+
+
 def test_no_accelerators() -> None:
     """List the processors alone where there is nothing else, and ask NVML nothing."""
 
