@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from docs_parts import engine as engine_part
 from harness.running import environment, is_alive
+from test_providers import host
 
 from opdbus import config
 from opdbus.bench import ceiling, measures, profile
-from opdbus.bench.benchmark import QUICK, Options, find_tasks
+from opdbus.bench.benchmark import QUICK, Options, find_providers, find_tasks
 from opdbus.bench.engine import Task, arithmetic, figures
 from opdbus.bench.figures import (
     Arithmetic,
@@ -27,6 +28,7 @@ from opdbus.bench.figures import (
     decode,
 )
 from opdbus.bench.machine import Machine
+from opdbus.engine.host import HERE
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS
@@ -42,11 +44,13 @@ def environ(here: Path, model: Path) -> dict[str, str]:
     return environment("unix:path=/nonexistent", here / "state", chosen)
 
 
-def run(here: Path, model: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    here: Path, model: Path, *arguments: str, **settings: str
+) -> subprocess.CompletedProcess[str]:
     """Run `op-dbus` where there is no bus."""
     return subprocess.run(
         [sys.executable, "-m", "opdbus", *arguments],
-        env=environ(here, model),
+        env=environ(here, model) | settings,
         capture_output=True,
         text=True,
         timeout=120,
@@ -176,6 +180,43 @@ def test_wrong_wishes_cost_nothing(
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("provider", "code", "said"),
+    [
+        ("cuda", 3, "cuda cannot run"),
+        ("tensorrt,migraphx", 3, "migraphx cannot run"),
+        ("remote:unix:/run/x", 2, "no embedding servers"),
+    ],
+)
+def test_a_provider_that_cannot_be_measured(
+    tmp_path: Path, tiny_model: Path, provider: str, code: int, said: str
+) -> None:
+    """Refuse a provider that is asked for and cannot run here, and measure no other one."""
+    if HERE.vendors() & {"nvidia", "amd"}:
+        pytest.skip("there is a GPU here")
+    asked = {"OP_DBUS_EXECUTION_PROVIDER": provider}
+    done = run(tmp_path, tiny_model, "bench", "--quick", "--level", "medium", **asked)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ["cpu", "cuda", "tensorrt"]),
+        ({"execution_provider": "auto"}, ["cpu", "cuda", "tensorrt"]),
+        ({"execution_provider": "tensorrt,cuda", "gpu_device": "1"}, ["tensorrt", "cuda"]),
+        ({"execution_provider": "migraphx,cpu:onnxruntime"}, ["cpu:onnxruntime"]),
+        ({"execution_provider": "remote:unix:/x,cpu"}, ["cpu"]),
+        ({"execution_provider": "cuda,cpu", "gpu_device": "2"}, ["cpu"]),
+    ],
+)
+def test_the_providers_that_are_measured(given: dict[str, str], found: list[str]) -> None:
+    """Measure those asked for, else the processor and every accelerator, on the wanted device."""
+    machine = host("cuda", without=["libamdhip64.so"], adapters=[], openvino={"CPU": "Example CPU"})
+    assert find_providers(config.load({}, given), machine) == found
 
 
 @pytest.mark.model
