@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from docs_parts import engine as engine_part
+from harness.machines import host
 from harness.running import environment, is_alive
-from test_providers import host
 
 from opdbus import config
 from opdbus.bench import ceiling, measures, profile

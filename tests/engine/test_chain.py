@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from harness.machines import Library, host
 from harness.sessions import Wrapped
-from test_providers import Library, host
 
 from opdbus.engine.host import HERE
 from opdbus.engine.provider import Placement, RunRecord

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.machines import INTEL, RADEON, UUID, Library, host
 from harness.running import Running
-from test_providers import INTEL, RADEON, UUID, Library, host
 
 from opdbus.engine.accelerators import NO_NVML, DeviceMemory, hardware, processors
 
