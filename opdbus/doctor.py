@@ -43,9 +43,6 @@ _LIBRARIES: Final = "numpy tokenizers safetensors dbus_fast asyncinotify structl
 _OF_GATEWAY: Final = ("bcrypt", "fastapi", "prometheus_client", "uvicorn", "yaml")
 _OF_FLEET: Final = "asyncpg"
 _RUNTIMES: Final = ("onnxruntime", "openvino")
-# The D-Bus library, and the one that takes its place.
-_DBUS: Final = "dbus_fast"
-_OTHER_DBUS: Final = "dbus_next"
 # From benchmarks/results/2026-11-23-precisions.json.
 _GAIN: Final = "79 instead of 66 texts a second on two cores of an EPYC with AVX512-VNNI"
 _PAGE: Final = 4096
@@ -377,7 +374,9 @@ def _check_libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
             f"library {module}", "wrong", "not installed", pip.install(module.replace("_", "-"))
         )
         for module in _LIBRARIES
-        if not is_installed(module) and not (module == _DBUS and is_installed(_OTHER_DBUS))
+        if not is_installed(module)
+        # dbus-next takes its place
+        and not (module == "dbus_fast" and is_installed("dbus_next"))
     ]
     return missing or [Verdict("libraries", "ok", "installed")]
 

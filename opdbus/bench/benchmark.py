@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from opdbus.bench.measures import Effort, Notify, Subject
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider_chain import require_provider
 from opdbus.engine.providers import PROVIDERS
-from opdbus.errors import InvalidArgs, ModelError, OpDbusError
+from opdbus.errors import InvalidArgs, ModelError, ProviderError
 from opdbus.models import folder, level_table, synthetic
 from opdbus.models.level_table import LEVELS, ON_PROVIDERS, find_level
 from opdbus.settings.parsing import REMOTE, ProviderRequest
@@ -125,21 +126,19 @@ def find_providers(config: Config, host: Host = HERE) -> list[str]:
 
     Raises InvalidArgs, and ProviderError if none of those asked for can run here.
     """
-    request = config.execution_provider
-    is_open = config.is_default("execution_provider") or request.is_auto
-    accelerators = (row.name for row in PROVIDERS.values() if not row.is_cpu)
-    names = ("cpu", *accelerators) if is_open else request.names
-    found, reasons = [], []
-    for name in names:
-        try:
-            if name.startswith(REMOTE):
-                raise InvalidArgs("the benchmark measures this machine, no embedding servers")
-            require_provider(replace(config, execution_provider=ProviderRequest((name,))), host)
-            found.append(name)
-        except OpDbusError as error:
-            reasons.append(error)
+    names = [name for name in config.execution_provider.names if not name.startswith(REMOTE)]
+    if config.is_default("execution_provider") or config.execution_provider.is_auto:
+        names = ["cpu", *(row.name for row in PROVIDERS.values() if not row.is_cpu)]
+    if not names:
+        raise InvalidArgs("the benchmark measures this machine, no embedding servers")
+    asked = [replace(config, execution_provider=ProviderRequest((name,))) for name in names]
+    found = []
+    for one in asked:
+        with suppress(ProviderError):
+            require_provider(one, host)
+            found.append(str(one.execution_provider))
     if not found:
-        raise type(reasons[0])("; ".join(map(str, reasons)))
+        require_provider(replace(config, execution_provider=ProviderRequest((*names,))), host)
     return found
 
 

@@ -178,8 +178,9 @@ class Provider:
                         f"{library.file} was not found; {self.library_advice}"
                     ) from None
         except ProviderError as error:
-            is_there = devices or self._has_hardware(host)
-            kind = ProviderError if is_there else HardwareMissing
+            is_its_system = not self.system or host.system == self.system
+            may_be_there = is_its_system and (not self.vendors or self.vendors & host.vendors())
+            kind = ProviderError if devices or may_be_there else HardwareMissing
             raise kind(f"{self.name} cannot run: {error}") from None
         except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises anything
             reason = " ".join(str(error).split())
@@ -223,10 +224,6 @@ class Provider:
             )
         found = " and ".join(f"{wheel} {host.version(wheel)}" for wheel in wheels) or own
         return f"{found}, which overwrite each other" if len(wheels) > 1 else found
-
-    def _has_hardware(self, host: Host) -> bool:
-        is_its_system = not self.system or host.system == self.system
-        return is_its_system and (not self.vendors or bool(self.vendors & host.vendors()))
 
     def _choose(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
         if tuple(wanted) == (ALL_DEVICES,):

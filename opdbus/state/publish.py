@@ -52,7 +52,10 @@ def describe(objects: Sequence[Published], keys: Sequence[Json]) -> list[Publish
             raise InvalidArgs(f"describe names {key[:MAX_SHOWN]!r}, which no object has")
         if is_secret_name(key.rpartition(".")[2]):
             raise InvalidArgs(f"describe names {key[:MAX_SHOWN]!r}, whose values are hidden")
-    return [(*of, {DESCRIBED_BY: [*keys], **properties}) for *of, properties in objects]
+    return [
+        (plugin, kind, name, {DESCRIBED_BY: [*keys], **properties})
+        for plugin, kind, name, properties in objects
+    ]
 
 
 def make_object(

@@ -30,6 +30,7 @@ from opdbus.bench.figures import (
 from opdbus.bench.machine import Machine
 from opdbus.engine.host import HERE
 from opdbus.engine.tokenizer import Tokenizer
+from opdbus.errors import InvalidArgs, ProviderError
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS
 from opdbus.settings import parsing
@@ -182,24 +183,29 @@ def test_wrong_wishes_cost_nothing(
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_provider_that_cannot_be_measured(tmp_path: Path, tiny_model: Path) -> None:
+    """Refuse a provider that is asked for and cannot run here, and measure no other one."""
+    if HERE.vendors() & {"nvidia"}:
+        pytest.skip("there is a GPU here")
+    asked = {"OP_DBUS_EXECUTION_PROVIDER": "cuda"}
+    done = run(tmp_path, tiny_model, "bench", "--quick", "--level", "medium", **asked)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "cuda cannot run" in done.stderr
+
+
 @pytest.mark.parametrize(
-    ("provider", "code", "said"),
+    ("provider", "kind", "said"),
     [
-        ("cuda", 3, "cuda cannot run"),
-        ("tensorrt,migraphx", 3, "migraphx cannot run"),
-        ("remote:unix:/run/x", 2, "no embedding servers"),
+        ("migraphx", ProviderError, "migraphx cannot run"),
+        ("migraphx,openvino", ProviderError, "migraphx cannot run: .*; openvino cannot run"),
+        ("remote:unix:/run/x", InvalidArgs, "no embedding servers"),
     ],
 )
-def test_a_provider_that_cannot_be_measured(
-    tmp_path: Path, tiny_model: Path, provider: str, code: int, said: str
-) -> None:
-    """Refuse a provider that is asked for and cannot run here, and measure no other one."""
-    if HERE.vendors() & {"nvidia", "amd"}:
-        pytest.skip("there is a GPU here")
-    asked = {"OP_DBUS_EXECUTION_PROVIDER": provider}
-    done = run(tmp_path, tiny_model, "bench", "--quick", "--level", "medium", **asked)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
+def test_nothing_to_measure(provider: str, kind: type[Exception], said: str) -> None:
+    """Give each reason where none of the providers that are asked for can be measured."""
+    machine = host("cuda", without=["libamdhip64.so"], openvino={"CPU": "Example CPU"})
+    with pytest.raises(kind, match=said):
+        find_providers(config.load({}, {"execution_provider": provider}), machine)
 
 
 @pytest.mark.parametrize(
