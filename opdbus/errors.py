@@ -118,6 +118,10 @@ class ServerUnreachable(ProviderError):
     exit_code = 1
 
 
+class HardwareMissing(ProviderError):
+    """A provider's hardware is not in this machine."""
+
+
 class ProofFailed(ProviderError, prefix=_OPDBUS):
     """A session ran on another provider or in another precision, or its vectors are wrong."""
 

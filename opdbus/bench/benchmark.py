@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from opdbus import __version__, api
+from opdbus import __version__
 from opdbus.bench import machine
 from opdbus.bench.engine import Task, figures
 from opdbus.bench.figures import Report
 from opdbus.bench.measures import Effort, Notify, Subject
+from opdbus.engine.host import HERE, Host
+from opdbus.engine.provider_chain import require_provider
 from opdbus.engine.providers import PROVIDERS
-from opdbus.errors import InvalidArgs, ModelError
+from opdbus.errors import InvalidArgs, ModelError, ProviderError
 from opdbus.models import folder, level_table, synthetic
-from opdbus.models.level_table import LEVELS, ON_PROVIDERS
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS, find_level
+from opdbus.settings.parsing import REMOTE, ProviderRequest
 
 if TYPE_CHECKING:
     from opdbus.bench.figures import EngineFigures
@@ -68,11 +71,13 @@ class Options:
 def bench(options: Options, config: Config, notify: Notify) -> Report:
     """Run the benchmark; takes minutes, reports progress, and leaves no process or file behind.
 
-    Raises InvalidArgs and ModelError if there is nothing to measure.
+    Raises InvalidArgs, ModelError and ProviderError if there is nothing to measure.
     """
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
         tasks = find_tasks(options, config, Path(scratch))
-        engines = [each for task in tasks for each in _engines(task, notify)]
+        is_on_provider = any(task.subject.level in ON_PROVIDERS for task in tasks)
+        providers = find_providers(config) if is_on_provider else []
+        engines = [each for task in tasks for each in _engines(task, providers, notify)]
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     here = machine.describe()
     return Report(today, __version__, here, tuple(engines), options.quick)
@@ -80,12 +85,9 @@ def bench(options: Options, config: Config, notify: Notify) -> Report:
 
 def find_tasks(options: Options, config: Config, scratch: Path) -> list[Task]:
     """Find the models, make those with random weights, and choose the effort for each."""
-    unknown = set(options.levels) - LEVELS.keys()
-    if unknown:
-        known = ", ".join(LEVELS)
-        raise InvalidArgs(f"there is no level {', '.join(sorted(unknown))}; there are {known}")
+    named = dict.fromkeys(find_level(name).name for name in options.levels)
     found, reasons = [], []
-    for level in options.levels or LEVELS:
+    for level in named or LEVELS:
         place = scratch / level
         place.mkdir()
         try:
@@ -115,12 +117,32 @@ def _model(level: str, options: Options, config: Config, place: Path) -> Task:
     if options.long and effort.streams:
         effort = replace(effort, streams=(*effort.streams, LONG))
     effort = replace(effort, rounds=options.rounds or effort.rounds)
-    return Task(subject, place, effort, precision=config.precision)
+    device = ",".join(config.gpu_device)
+    return Task(subject, place, effort, precision=config.precision, device=device)
 
 
-def _engines(task: Task, notify: Notify) -> Iterator[EngineFigures]:
-    """Yield the figures on the CPU and on the first available accelerator."""
-    rows = PROVIDERS.values() if task.subject.level in ON_PROVIDERS else ()
-    accelerators = filter(api.Embedder.is_available, (row.name for row in rows if not row.is_cpu))
-    for provider in ("cpu", *islice(accelerators, 1)):
+def find_providers(config: Config, host: Host = HERE) -> list[str]:
+    """Return the providers to measure: those asked for, else the CPU and each accelerator.
+
+    Raises InvalidArgs, and ProviderError if none of those asked for can run here.
+    """
+    names = [name for name in config.execution_provider.names if not name.startswith(REMOTE)]
+    if config.is_default("execution_provider") or config.execution_provider.is_auto:
+        names = ["cpu", *(row.name for row in PROVIDERS.values() if not row.is_cpu)]
+    if not names:
+        raise InvalidArgs("the benchmark measures this machine, no embedding servers")
+    asked = [replace(config, execution_provider=ProviderRequest((name,))) for name in names]
+    found = []
+    for one in asked:
+        with suppress(ProviderError):
+            require_provider(one, host)
+            found.append(str(one.execution_provider))
+    if not found:
+        require_provider(replace(config, execution_provider=ProviderRequest((*names,))), host)
+    return found
+
+
+def _engines(task: Task, providers: Sequence[str], notify: Notify) -> Iterator[EngineFigures]:
+    """Yield the figures on each provider; a static table runs on none."""
+    for provider in providers if task.subject.level in ON_PROVIDERS else ("cpu",):
         yield figures(replace(task, provider=provider), notify)

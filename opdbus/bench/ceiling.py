@@ -62,6 +62,7 @@ def ceilings(
     rows: Sequence[int],
     seconds: float,
     only: str = "",
+    device: int = 0,
 ) -> Iterator[Ceiling]:
     """Yield the ceiling of each precision of a provider; for a CPU provider, of all CPU providers.
 
@@ -76,11 +77,16 @@ def ceilings(
             is_dynamic = DIALECTS[row.dialects[precision]].dense == "dynamic"
             forms = (True, False) if is_dynamic else (True,)
             bare = [Bare(r, *s, f) for r, s, f in product(rows, sides, forms)]
-            yield from _ceiling(row, precision, bare, scratch, seconds)
+            yield from _ceiling(row, precision, bare, scratch, seconds, device)
 
 
 def _ceiling(
-    provider: Provider, precision: str, bare: Sequence[Bare], scratch: Path, seconds: float
+    provider: Provider,
+    precision: str,
+    bare: Sequence[Bare],
+    scratch: Path,
+    seconds: float,
+    device: int,
 ) -> list[Ceiling]:
     """Return the best of all configurations as one ceiling, or an empty list."""
     threads = cpus.usable() if provider.is_cpu else 1
@@ -90,7 +96,7 @@ def _ceiling(
         graph = scratch / f"{dialect.name}-{each.rows}-{each.inner}-{each.is_layer}.onnx"
         write_products(graph, dialect, each)
         for lanes in {1, threads}:
-            placement = Placement(precision=precision, threads=threads, lanes=lanes)
+            placement = Placement(device, precision, threads, lanes)
             with suppress(OpDbusError):
                 runs = _runs_a_second(open_session(graph, provider, placement), lanes, seconds)
                 rate = runs * each.flops / _GIGA

@@ -18,6 +18,7 @@ from opdbus import api
 from opdbus.bench import ceiling, measures, texts
 from opdbus.bench.figures import Arithmetic, EngineFigures, Threads, decode
 from opdbus.bench.measures import Effort, Notify, Subject, Texts
+from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError
 from opdbus.models import child, level_table
@@ -40,6 +41,8 @@ class Task:
     effort: Effort
     provider: str = "cpu"
     precision: str = "auto"
+    # as in OP_DBUS_GPU_DEVICE
+    device: str = "0"
     # true: measure only the thread comparison, on one processor
     one_cpu: bool = False
 
@@ -112,7 +115,8 @@ def measure(task: Task) -> Iterator[str | EngineFigures]:
     with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
         only = "" if effort.all_precisions else found.precision
         ways = (Path(scratch), effort.rows, effort.seconds)
-        ceilings = tuple(ceiling.ceilings(found.provider, shape, *ways, only))
+        (device, *_) = PROVIDERS[found.provider].require(task.device.split(","))
+        ceilings = tuple(ceiling.ceilings(found.provider, shape, *ways, only, device))
     yield replace(found, ceilings=ceilings)
 
 
@@ -152,6 +156,7 @@ def _embedder(task: Task, threads: str = "auto") -> api.Embedder:
         task.subject.level,
         task.provider,
         precision=task.precision,
+        **({} if task.provider.startswith("cpu") else {"gpu_device": task.device}),
         model=task.subject.folder,
         state_dir=task.scratch,
         threads=threads,

@@ -96,11 +96,13 @@ def _ceilings(engine: EngineFigures) -> Table:
 
 
 def _gate(gate: Mapping[str, Any]) -> Table:
-    columns = ("", "cosine to fp32, mean", "least", "retrieval MRR", "texts/s", "")
+    # ranks themselves are of more questions in some rows; the change is on the same ones
+    columns = ("", "cosine to fp32, mean", "least", "change of MRR", "questions", "texts/s", "")
     rows = []
     for grade in gate["grades"]:
         cosines = (f"{grade[key]:.4f}" for key in ("mean_cosine", "min_cosine"))
-        cells = (*cosines, f"{grade['rank']:.4f}", show_rate(grade["texts_per_second"]))
+        change = f"{grade['change_low']:+.4f}..{grade['change_high']:+.4f}"
+        cells = (*cosines, change, f"{grade['questions']}", show_rate(grade["texts_per_second"]))
         provider, precision = grade["provider"], grade["precision"]
         is_chosen = (provider, precision) == (gate["provider"], gate["chosen"])
         chosen = "chosen" if is_chosen else escape_markup(grade["refused"])

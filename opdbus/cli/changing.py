@@ -24,8 +24,14 @@ _ID_KEYS = ("plugin", "kind", "name")
 @root.command()
 @click.argument("source")
 @click.argument("file", type=click.File(encoding="utf-8"), default="-")
+@click.option(
+    "--describe",
+    default="",
+    metavar="KEYS",
+    help="Properties by whose meaning the objects are found, separated by commas.",
+)
 @as_json
-def publish(source: str, file: Any, json_: bool) -> None:
+def publish(source: str, file: Any, describe: str, json_: bool) -> None:
     """Publish objects under the name SOURCE.
 
     FILE, or standard input, is JSON: an object or a list of them, each with the strings plugin,
@@ -39,7 +45,8 @@ def publish(source: str, file: Any, json_: bool) -> None:
     if not items:
         raise InvalidArgs(f"nothing to publish: the list in {file.name} is empty")
     objects = [_parse_published(number, item) for number, item in enumerate(items, 1)]
-    found = ask(lambda client: client.publish(source, objects))
+    keys = [key.strip() for key in describe.split(",") if key.strip()]
+    found = ask(lambda client: client.publish(source, objects, describe=keys))
     if json_:
         output.print_json(found)
         return

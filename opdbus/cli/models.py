@@ -65,12 +65,9 @@ def _find_model(level: Level, given: Config) -> tuple[str, str, str, str]:
 
 
 def _find_level(name: str) -> Level:
-    from opdbus.models.level_table import LEVELS
+    from opdbus.models.level_table import find_level
 
-    chosen = {"med": "medium"}.get(name, name)
-    if chosen not in LEVELS:
-        raise ConfigError(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
-    return LEVELS[chosen]
+    return find_level(name)
 
 
 def _downloadable_level(name: str) -> Level:

@@ -57,11 +57,11 @@ _MOST_FAILED = 100
 _NAMED_FAILED = 3
 # number of observers and publishers to name
 _MOST_SOURCES = 20
-_GRADE_HEADINGS = ("", "on", "in", "texts/s", "mean", "least", "MRR", "change")
+_GRADE_HEADINGS = ("", "on", "in", "texts/s", "mean", "least", "change")
 _EXPLAINED = (
     "texts/s: of 56 tokens. used: the same over the last minute with a full queue. mean,"
-    " least: of the cosines to fp32. MRR: mean reciprocal rank of the right answers."
-    " change: its change from fp32 in points. Intervals are of 95%."
+    " least: of the cosines to fp32. change: of the mean reciprocal rank of the right answers,"
+    " from fp32's to the same questions, in points. Intervals are of 95%."
 )
 _SIDES: Final = ("Observed", "Declared")
 _OF_FAILURE: Final = ("FailedAt", "FailedWhy", "FailedLines")
@@ -231,7 +231,6 @@ def grade_cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
         f"{grade['texts_per_second']:.0f} \u00b1{grade['rate_margin']:.0f}",
         _format_share(grade["mean_cosine"], 4),
         _format_share(grade["min_cosine"], 4),
-        _format_share(grade["rank"], 3),
         f"{low:+.2f}..{high:+.2f}",
     )
 

@@ -515,14 +515,19 @@ class Client:
                 yield signals
 
     async def publish(
-        self, source: str, objects: Sequence[Sequence[Json]], lifetime: str = "kept"
+        self,
+        source: str,
+        objects: Sequence[Sequence[Json]],
+        lifetime: str = "kept",
+        describe: Sequence[str] = (),
     ) -> list[str]:
         """Publish (plugin, kind, name, properties) each, and return their paths.
 
         Many objects take several calls: if one fails, the objects of earlier ones stay published.
-        With the lifetime `connection`, objects exist as long as this connection.
+        With the lifetime `connection`, objects exist as long as this connection. The properties
+        named by `describe` make the text by whose meaning the objects are found.
         """
-        options = {"lifetime": lifetime}
+        options = {"lifetime": lifetime} | ({"describe": [*describe]} if describe else {})
         found: list[str] = []
         for part in split_by_size(objects, _OBJECTS_A_CALL, _path_size) or [[]]:
             found += await self._state.one("Publish", "sa(sssa{sv})a{sv}", source, part, options)

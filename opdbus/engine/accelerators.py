@@ -89,7 +89,7 @@ def hardware(
     """
     found, notes = [], []
     nvidia: dict[str, tuple[str, DeviceMemory]] = {}
-    for name, providers in _COUNTS:
+    for name, sharing in _COUNTS:
         devices: Sequence[Gpu] = ()
         with suppress(Exception):  # none, or a broken runtime: `op-dbus providers` says which
             devices = PROVIDERS[name].find_devices(host)
@@ -98,7 +98,7 @@ def hardware(
             notes += [note] if note else []
         for index, device in enumerate(devices):
             driver, memory = nvidia.get(device.uuid.lower(), ("", None))
-            found.append(Accelerator(providers, index, device.name, device.uuid, driver, memory))
+            found.append(Accelerator(sharing, index, device.name, device.uuid, driver, memory))
     remote = [remote_url(name) for name in providers if name.startswith(REMOTE)]
     servers = {url: _reach(url) for url in remote}
     return Hardware(processors(host), tuple(found), tuple(notes), servers)

@@ -11,10 +11,31 @@ from opdbus.errors import ProviderError
 
 
 class Gpu(NamedTuple):
-    """A device as its driver names it; `uuid` is empty if the driver gives none."""
+    """A device as its driver names it; `uuid` is empty if the driver gives none.
+
+    `fault` is the reason why it cannot be used, with advice.
+    """
 
     name: str
     uuid: str = ""
+    fault: str = ""
+
+
+# CUDA 13 needs a driver and a GPU of these versions or newer: docs.nvidia.com, "CUDA Compatibility"
+# and "CUDA Toolkit Release Notes".
+_LEAST_CUDA: Final = 13000
+_LEAST_CAPABILITY: Final = (7, 5)
+UPDATE_DRIVER: Final = "CUDA 13 needs the NVIDIA driver 580 or newer: install one"
+# The driver's attributes of a device that are its compute capability.
+_CAPABILITY: Final = (75, 76)
+
+
+def _may_open(files: str) -> str:
+    return (
+        f"that this process may open {files}: to let the service, copy"
+        " /usr/lib/systemd/system/op-dbus.service.d/gpu.conf.example to"
+        " /etc/systemd/system/op-dbus.service.d/gpu.conf"
+    )
 
 
 def find_processor(host: Host) -> list[Gpu]:
@@ -23,7 +44,7 @@ def find_processor(host: Host) -> list[Gpu]:
 
 
 def find_nvidia(host: Host) -> list[Gpu]:
-    """List the NVIDIA driver's GPUs; raises ProviderError without a driver or a GPU."""
+    """List the NVIDIA driver's GPUs; raises ProviderError without a usable driver or a GPU."""
     driver = _load_driver(
         host,
         "nvcuda.dll" if os.name == "nt" else "libcuda.so.1",
@@ -33,8 +54,15 @@ def find_nvidia(host: Host) -> list[Gpu]:
     count = ctypes.c_int(0)
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
         raise ProviderError(
-            "the NVIDIA driver finds no GPU; check `nvidia-smi`, and that this service may open"
-            " /dev/nvidia*"
+            f"the NVIDIA driver finds no GPU; check `nvidia-smi`, and {_may_open('/dev/nvidia*')}"
+        )
+    version = _read_number(driver, "cuDriverGetVersion")
+    if version < _LEAST_CUDA:
+        found_cuda = f"{version // 1000}.{version % 1000 // 10}"
+        named = " ".join(filter(None, ("the NVIDIA driver", host.nvidia_driver())))
+        raise ProviderError(
+            f"{named} is too old for CUDA 13: it has CUDA"
+            f" {found_cuda}; {UPDATE_DRIVER}, or use OP_DBUS_EXECUTION_PROVIDER=cpu"
         )
     found = []
     for index in range(count.value):
@@ -42,11 +70,35 @@ def find_nvidia(host: Host) -> list[Gpu]:
         raw = (ctypes.c_ubyte * 16)()
         driver.cuDeviceGet(ctypes.byref(handle), index)
         driver.cuDeviceGetName(name, len(name), handle)
-        driver.cuDeviceGetUuid(ctypes.byref(raw), handle)
+        # the second version gives a MIG instance its own
+        ask = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)
+        ask(ctypes.byref(raw), handle)
         digits = bytes(raw).hex()
         uuid = "-".join(digits[a:b] for a, b in pairwise((0, 8, 12, 16, 20, 32)))
-        found.append(Gpu(name.value.decode(errors="replace"), f"GPU-{uuid}"))
+        title = name.value.decode(errors="replace")
+        kind = "MIG" if " MIG " in title else "GPU"
+        found.append(Gpu(title, f"{kind}-{uuid}", _find_age(driver, title, handle)))
     return found
+
+
+def _find_age(driver: Any, name: str, handle: ctypes.c_int) -> str:  # noqa: ANN401 -- a library
+    """Return the fault of a GPU that CUDA 13 has no code for; empty if it has."""
+    major, minor = (
+        _read_number(driver, "cuDeviceGetAttribute", attribute, handle) for attribute in _CAPABILITY
+    )
+    if (major, minor) >= _LEAST_CAPABILITY:
+        return ""
+    return (
+        f"{name} has compute capability {major}.{minor}, and CUDA 13 needs 7.5 (Turing) or newer;"
+        " set OP_DBUS_GPU_DEVICE to another GPU, or use OP_DBUS_EXECUTION_PROVIDER=cpu"
+    )
+
+
+def _read_number(library: Any, function: str, *arguments: Any) -> int:  # noqa: ANN401 -- a library
+    """Call a function that writes a number into its first argument."""
+    number = ctypes.c_int(0)
+    getattr(library, function)(ctypes.byref(number), *arguments)
+    return number.value
 
 
 def find_amd(host: Host) -> list[Gpu]:
@@ -59,8 +111,7 @@ def find_amd(host: Host) -> list[Gpu]:
     count = ctypes.c_int(0)
     if runtime.hipGetDeviceCount(ctypes.byref(count)) or not count.value:
         raise ProviderError(
-            "ROCm finds no GPU; check `rocminfo`, and that this service may open /dev/kfd and"
-            " /dev/dri/render*"
+            f"ROCm finds no GPU; check `rocminfo`, and {_may_open('/dev/kfd and /dev/dri/render*')}"
         )
     found = []
     for index in range(count.value):
@@ -108,7 +159,8 @@ def find_intel(host: Host) -> list[Gpu]:
     if not found:
         raise ProviderError(
             "OpenVINO finds no Intel GPU or NPU; install their drivers (intel-opencl-icd, or the"
-            " NPU's), or use cpu:openvino"
+            f" NPU's), and check {_may_open('/dev/dri/render* and /dev/accel/*')}; or use"
+            " cpu:openvino"
         )
     return [Gpu(f"{hardware} ({name})") for name, hardware in found.items()]
 

@@ -33,7 +33,7 @@ from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.sessions import open_session
 from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
-from opdbus.models import child
+from opdbus.models import child, files
 
 # Least speed relative to the reference that makes a precision worth its errors.
 GAIN: Final = 1.1
@@ -48,6 +48,8 @@ LOST_RANK: Final = 0.01
 _LENGTHS: Final = tuple(TEXT_TOKENS + offset for offset in (-24, -12, -4, 4, 12, 24))
 # Tokens of a turn on each lane.
 _TURN_TOKENS: Final = 512
+# In the folder of graphs.
+LOCK: Final = ".grading.lock"
 # Turns that compare an engine with the reference, and the most that compare two fast engines.
 _TURNS: Final = len(_LENGTHS)
 _MOST_TURNS: Final = 10 * _TURNS
@@ -334,7 +336,10 @@ def grade_precisions(request: dict[str, Any]) -> str:
     """Grade every precision of a request and return the report as JSON; raises ProviderError."""
     # an engine may be serving meanwhile
     child.go_second()
-    return asyncio.run(Grader(request).report()).json()
+    graphs = Path(request["proof"]).parents[1]
+    # side by side, each of two gradings would measure less than there is
+    with files.locked(graphs / LOCK):
+        return asyncio.run(Grader(request).report()).json()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from opdbus.engine import cpus
@@ -19,6 +20,19 @@ from opdbus.engine import cpus
 _PLUGINS: Final = ("onnxruntime_ep_webgpu",)
 # Graphics adapters with these words in their names are software renderers on the CPU.
 _SOFTWARE: Final = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render", "warp")
+
+# Vendors of accelerators: their number on the PCI bus, and files that show their devices where that
+# bus does not, as on boards and in virtual machines of Windows.
+_VENDORS: Final = {
+    "nvidia": (
+        "0x10de",
+        ("proc/driver/nvidia", "dev/nvidiactl", "dev/nvhost-gpu", "usr/lib/wsl/lib/libcuda.so.1"),
+    ),
+    "amd": ("0x1002", ("dev/kfd",)),
+    "intel": ("0x8086", ("dev/accel/accel0",)),
+}
+# PCI classes of displays and of accelerators that are none.
+_ACCELERATORS: Final = ("0x03", "0x12")
 
 
 @cache
@@ -122,6 +136,33 @@ def _version(distribution: str) -> str:
         return ""
 
 
+def find_vendors(root: Path = Path("/")) -> frozenset[str]:
+    """Return the vendors of this machine's accelerators, with or without a driver.
+
+    On systems other than Linux, return all of them.
+    """
+    if sys.platform != "linux":
+        return frozenset(_VENDORS)
+    numbers = set()
+    for folder in (root / "sys/bus/pci/devices").glob("*"):
+        with contextlib.suppress(OSError):
+            if (folder / "class").read_text().startswith(_ACCELERATORS):
+                numbers.add((folder / "vendor").read_text().strip())
+    return frozenset(
+        name
+        for name, (number, signs) in _VENDORS.items()
+        if number in numbers or any((root / sign).exists() for sign in signs)
+    )
+
+
+def read_nvidia_driver() -> str:
+    """Return the version of the NVIDIA driver's kernel module; empty if there is none."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """Functions that provider checks call; tests pass other machines."""
@@ -138,6 +179,9 @@ class Host:
     adapters: Callable[[str], Sequence[Adapter]] = list_adapters
     features: Callable[[], frozenset[str]] = cpus.features
     processor: Callable[[], str] = cpus.name
+    nvidia_driver: Callable[[], str] = read_nvidia_driver
+    # vendors of accelerators, whatever is installed for them
+    vendors: Callable[[], frozenset[str]] = find_vendors
     system: str = sys.platform
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from opdbus.engine.discovery import Gpu, SharedLibrary
+from opdbus.engine.discovery import UPDATE_DRIVER, Gpu, SharedLibrary
 from opdbus.engine.host import HERE, Host
-from opdbus.errors import ProviderError
+from opdbus.errors import HardwareMissing, ProviderError
 from opdbus.platform import pip
-from opdbus.settings.parsing import ALL_DEVICES, REMOTE
+from opdbus.settings.parsing import ALL_DEVICES, MIG, REMOTE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,15 +64,43 @@ class Session(Protocol):
         """Reopen the model if its runtime cannot stop recording; return true if it did so."""
 
 
-def first_line(error: Exception) -> str:
-    """Return the line of a runtime's message that names the cause."""
+# Error messages about a lack of device memory, of several runtimes and drivers.
+_NO_MEMORY: Final = re.compile(
+    r"out.?of.?memory|not enough memory|insufficient memory|(failed|unable) to allocate|bad_alloc"
+    r"|alloc(ation)?.fail|smaller than requested bytes|memoryerror",
+    re.IGNORECASE,
+)
+# Those about a driver that is older than the CUDA libraries.
+_OLD_DRIVER: Final = re.compile("cuda failure 35|driver version is insufficient", re.IGNORECASE)
+_FREE_MEMORY: Final = (
+    "close what else takes the device's memory, raise OP_DBUS_GPU_MEM_LIMIT if it is set, lower"
+    " OP_DBUS_BATCH_TOKENS, or choose a lower OP_DBUS_VECTOR_LEVEL"
+)
+
+
+def is_about_memory(error: Exception) -> bool:
+    """Return whether a runtime's message is about a lack of device memory."""
+    return bool(_NO_MEMORY.search(str(error)))
+
+
+def explain(error: Exception) -> str:
+    """Return the line of a runtime's message that names the cause, and advice if there is some."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    if lines[0].startswith("Exception from "):
+    line = lines[0]
+    if line.startswith("Exception from "):
         # OpenVINO's message begins with places in its source, the outermost first
-        return lines[-1]
-    return lines[0].rpartition(" : ")[2] if lines[0].startswith("[ONNXRuntimeError]") else lines[0]
+        line = lines[-1]
+    elif line.startswith("[ONNXRuntimeError]"):
+        line = line.rpartition(" : ")[2]
+    line = line.partition(" ; GPU=")[0]
+    if is_about_memory(error):
+        return f"{line}; {_FREE_MEMORY}"
+    return f"{line}; {UPDATE_DRIVER}" if _OLD_DRIVER.search(line) else line
 
 
+_ONE_INSTANCE: Final = (
+    "; a process sees one MIG instance, the one that CUDA_VISIBLE_DEVICES names when it starts"
+)
 # More lanes than this share caches and memory without gain and slow each single text.
 _MOST_CPU_LANES: Final = 8
 # While one run computes, the ids and vectors of another are copied.
@@ -104,6 +133,8 @@ class Provider:
     plugin: str = ""
     # the only operating system that has it, as in sys.platform; empty for all
     system: str = ""
+    # vendors whose accelerators it runs on, as `Host.vendors` has them; empty for others
+    vendors: frozenset[str] = frozenset()
     libraries: tuple[SharedLibrary, ...] = ()
     # advice if one of the libraries is missing
     library_advice: str = ""
@@ -130,8 +161,10 @@ class Provider:
     def require(self, wanted: Sequence[str], host: Host = HERE) -> dict[int, str]:
         """Check that a session could be opened here, and return the hardware by device number.
 
-        `wanted` is as in OP_DBUS_GPU_DEVICE. Raises ProviderError.
+        `wanted` is as in OP_DBUS_GPU_DEVICE. Raises ProviderError; HardwareMissing if nothing could
+        be installed that would mend it.
         """
+        devices: Sequence[Gpu] = ()
         try:
             self.installed(host)
             devices = self.find_devices(host)
@@ -145,7 +178,10 @@ class Provider:
                         f"{library.file} was not found; {self.library_advice}"
                     ) from None
         except ProviderError as error:
-            raise ProviderError(f"{self.name} cannot run: {error}") from None
+            is_its_system = not self.system or host.system == self.system
+            may_be_there = is_its_system and (not self.vendors or self.vendors & host.vendors())
+            kind = ProviderError if devices or may_be_there else HardwareMissing
+            raise kind(f"{self.name} cannot run: {error}") from None
         except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises anything
             reason = " ".join(str(error).split())
             raise ProviderError(
@@ -191,7 +227,9 @@ class Provider:
 
     def _choose(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
         if tuple(wanted) == (ALL_DEVICES,):
-            return {index: device.name for index, device in enumerate(devices)}
+            # without those that cannot be used, unless that is true of all
+            some = [str(index) for index, device in enumerate(devices) if not device.fault]
+            wanted = some or ["0"]
         known = {str(index): index for index in range(len(devices))}
         known |= {device.uuid.lower(): i for i, device in enumerate(devices) if device.uuid}
         missing = [name for name in wanted if name.lower() not in known]
@@ -199,6 +237,10 @@ class Provider:
             raise ProviderError(
                 f"{self.name} cannot run on device {', '.join(missing)}: there are {len(devices)},"
                 " numbered from 0; set OP_DBUS_GPU_DEVICE (`op-dbus devices` lists them)"
+                + (_ONE_INSTANCE if missing[0].lower().startswith(MIG) else "")
             )
         indexes = [known[name.lower()] for name in wanted]
+        for index in indexes:
+            if fault := devices[index].fault:
+                raise ProviderError(f"{self.name} cannot run on device {index}: {fault}")
         return {index: devices[index].name for index in indexes}

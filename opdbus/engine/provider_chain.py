@@ -17,11 +17,17 @@ from opdbus.engine import cpus, gate
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.provider import Placement, Session
-from opdbus.engine.providers import PROVIDERS, candidates
+from opdbus.engine.providers import PROVIDERS, candidates, unused_device
 from opdbus.engine.remote import known_texts
 from opdbus.engine.remote.remote_server import LANES, RemoteServer, Terms
 from opdbus.engine.sessions import open_session
-from opdbus.errors import ConfigError, ProofFailed, ProviderError, ServerUnreachable
+from opdbus.errors import (
+    ConfigError,
+    HardwareMissing,
+    ProofFailed,
+    ProviderError,
+    ServerUnreachable,
+)
 from opdbus.models import build
 from opdbus.platform.token_files import read_token
 from opdbus.settings.parsing import AUTO, remote_url
@@ -96,11 +102,13 @@ def require_provider(config: Config, host: Host = HERE) -> None:
     No model is opened; a provider that can run may still fail its proof.
     """
     reasons = []
-    for provider in candidates(config.execution_provider.names, host):
+    request = config.execution_provider
+    for provider in candidates(request.names, host, config.precision):
         try:
             provider.require(config.gpu_device, host)
         except ProviderError as error:
-            reasons.append(str(error))
+            if not (request.is_auto and isinstance(error, HardwareMissing)):
+                reasons.append(str(error))
         else:
             return
     raise ProviderError("; ".join(reasons))
@@ -123,6 +131,8 @@ class Chain:
         Providers in `lost` are tried last. Takes about a second, longer if a graph or a gate report
         must be made. Raises ProviderError with every reason, or ModelError.
         """
+        if unused := unused_device(self.config):
+            log.warning("device unused", reason=unused)
         gone = {fallback.provider for fallback in lost}
         fallbacks = list(lost)
         kind: type[ProviderError] = ProviderError
@@ -130,6 +140,9 @@ class Chain:
             try:
                 return await self._try(provider, report, tuple(fallbacks))
             except ProviderError as error:
+                request = self.config.execution_provider
+                if request.is_auto and isinstance(error, HardwareMissing):
+                    continue
                 is_unproven = isinstance(error, ProofFailed)
                 reason_class: ReasonClass = "unproven" if is_unproven else "unavailable"
                 fallbacks.append(Fallback(provider.name, str(error), reason_class))
@@ -144,10 +157,11 @@ class Chain:
         Among the engines of `cpu`, those that cannot run here come first, so that their reasons are
         recorded; then the gate's choice, then the other graded engines.
         """
-        names = self.config.execution_provider.names
-        rows = sorted(candidates(names, self.host), key=lambda row: row.name in gone)
+        names, precision = self.config.execution_provider.names, self.config.precision
+        rows = candidates(names, self.host, precision)
+        rows.sort(key=lambda row: row.name in gone)
         engines = [row for row in rows if row.is_cpu and row.name not in gone]
-        is_open = "cpu" in names and self.config.precision == AUTO and len(engines) > 1
+        is_open = "cpu" in names and precision == AUTO and len(engines) > 1
         for row in rows:
             if not is_open or row not in engines:
                 yield row, None

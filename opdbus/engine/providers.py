@@ -1,15 +1,21 @@
 """Table of execution providers with their session options, and the rows that names select."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.engine import cpus, discovery
 from opdbus.engine.discovery import Gpu, openvino_accelerators
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Placement, Provider
 from opdbus.platform import pip
-from opdbus.settings.parsing import REMOTE, remote_url
+from opdbus.settings.parsing import AUTO, REMOTE, remote_url
+
+if TYPE_CHECKING:
+    from opdbus.config import Config
 
 # Columns of activations that share a scale in OpenVINO's int8: more exact than one scale a row.
 _INT8_GROUP: Final = "128"
@@ -89,6 +95,8 @@ def openvino_accelerator_options(placement: Placement) -> dict[str, Any]:
 
 # Dialects with operators of the ONNX standard only, for providers that support no others.
 _STANDARD: Final = {"fp16": "standard-half", "fp32": "standard"}
+_NVIDIA: Final = frozenset({"nvidia"})
+_AMX: Final = frozenset({"amx_tile", "amx_bf16"})
 _CPU: Final = "op-dbus[cpu]"
 _GPU: Final = "op-dbus[gpu]"
 _OPENVINO: Final = "op-dbus[openvino]"
@@ -127,6 +135,7 @@ _ROWS: Final = (
         _OPENVINO,
         discovery.find_intel,
         dialects={"fp16": "float", "fp32": "float"},
+        vendors=frozenset({"intel"}),
         options=openvino_accelerator_options,
         runtime="openvino",
     ),
@@ -136,6 +145,7 @@ _ROWS: Final = (
         _GPU,
         discovery.find_nvidia,
         dialects={"fp16": "fused-half", "fp32": "fused"},
+        vendors=_NVIDIA,
         options=cuda_options,
         libraries=discovery.CUDA_LIBRARIES,
         library_advice=f"{pip.install(_GPU)} brings the CUDA 13 and cuDNN 9 libraries",
@@ -146,6 +156,7 @@ _ROWS: Final = (
         _GPU,
         discovery.find_nvidia,
         dialects=_STANDARD,
+        vendors=_NVIDIA,
         options=tensorrt_options,
         libraries=discovery.TENSORRT_LIBRARIES,
         library_advice=f"{pip.install(_TENSORRT)} brings CUDA 13, cuDNN 9 and TensorRT 10",
@@ -180,6 +191,7 @@ _ROWS: Final = (
         f"{_CPU} onnxruntime-ep-webgpu",
         discovery.adapter_finder("WebGpuExecutionProvider"),
         dialects=_STANDARD,
+        vendors=frozenset({"amd", "intel", "nvidia"}),
         options=no_options,
         plugin="onnxruntime_ep_webgpu",
         most_tokens=1 << 14,
@@ -190,6 +202,7 @@ _ROWS: Final = (
         "onnxruntime-migraphx",
         discovery.find_amd,
         dialects=_STANDARD,
+        vendors=frozenset({"amd"}),
         options=device_options,
         most_tokens=1 << 14,
         compiles=True,
@@ -207,23 +220,50 @@ def provider_row(name: str) -> Provider:
     return Provider(name, name, "op-dbus", lambda _host: [server], {}, no_options, runtime="http")
 
 
-def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
+def suits_openvino(level: str, features: AbstractSet[str]) -> bool:
+    """Return whether OpenVINO is the faster engine of `cpu` for a level on a processor.
+
+    It is with AMX and, for the level high, with the instructions for products of int8 or bf16
+    (benchmarks/precisions.py). `.ci/choose-extras` has the same rule.
+    """
+    is_high = level == "high"
+    return bool(features & _AMX or (is_high and features & {"avx512_vnni", "avx512_bf16"}))
+
+
+def cpu_engines(host: Host = HERE, precision: str = AUTO) -> tuple[str, ...]:
     """Return the installed engines that `cpu` stands for, the most suitable first.
 
     This order holds until the gate has decided. With AMX, OpenVINO is first because of its bf16
-    code; it is listed there even if not installed, since the fallback's reason then is a hint to
-    the user. If none is installed, return cpu:onnxruntime.
+    code. If a precision is set, only engines that compute in it count. If none is installed, return
+    one of those that could be.
     """
-    engines = ("cpu:onnxruntime", "cpu:openvino")
+    engines = tuple(
+        name
+        for name in ("cpu:onnxruntime", "cpu:openvino")
+        if precision == AUTO or precision in PROVIDERS[name].dialects
+    ) or ("cpu:onnxruntime",)
     installed = tuple(name for name in engines if host.has_package(PROVIDERS[name].runtime))
     if not installed:
         return engines[:1]
-    return engines[::-1] if "amx_bf16" in host.features() else installed
+    return installed[::-1] if host.features() & _AMX else installed
 
 
-def candidates(names: Sequence[str], host: Host = HERE) -> list[Provider]:
+def unused_device(config: Config) -> str:
+    """Return a sentence if OP_DBUS_GPU_DEVICE is set and no requested provider uses a device."""
+    rows = candidates(config.execution_provider.names)
+    if config.is_default("gpu_device") or not all(row.is_cpu or row.is_remote for row in rows):
+        return ""
+    return (
+        f"OP_DBUS_GPU_DEVICE={','.join(config.gpu_device)} has no effect on"
+        f" {config.execution_provider}; set OP_DBUS_EXECUTION_PROVIDER to an accelerator's provider"
+        " such as cuda, or to auto, or leave the device out"
+    )
+
+
+def candidates(names: Sequence[str], host: Host = HERE, precision: str = AUTO) -> list[Provider]:
     """Return the table's rows for requested names, in order, `cpu` expanded to its engines."""
     rows = []
     for name in names:
-        rows += [provider_row(n) for n in (cpu_engines(host) if name == "cpu" else (name,))]
+        engines = cpu_engines(host, precision) if name == "cpu" else (name,)
+        rows += [provider_row(engine) for engine in engines]
     return list(dict.fromkeys(rows))

@@ -25,6 +25,7 @@ from opdbus.engine.batching import (
     UsedRate,
     count_rows,
 )
+from opdbus.engine.provider import is_about_memory
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
@@ -123,15 +124,6 @@ log = structlog.get_logger()
 _USED_SECONDS: Final = 60.0
 # A batch takes milliseconds; one that takes this long is stuck and is not waited for.
 _PATIENCE_SECONDS: Final = 1.0
-# Parts of error messages, in lower case, about a lack of device memory.
-_NO_MEMORY: Final = (
-    "out of memory",
-    "failed to allocate",
-    "unable to allocate",
-    "bad_alloc",
-    "alloc_failed",
-    "memoryerror",
-)
 # Batches are kept short for this long after a request of few texts.
 _ATTENTION_SECONDS: Final = 2.0
 # A text of up to this many tokens runs on one thread: several are no faster and use twice the CPU.
@@ -375,7 +367,7 @@ class Scheduler:
 
     def _cope(self, run: Run, parts: Sequence[Part], error: Exception) -> None:
         """Retry a failed batch split or alone, fail its callers, or give up the model."""
-        is_short_of_memory = any(sign in str(error).lower() for sign in _NO_MEMORY)
+        is_short_of_memory = is_about_memory(error)
         if is_short_of_memory and count_rows(parts) > 1:
             self._split(parts)
             return

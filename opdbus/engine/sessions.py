@@ -19,7 +19,7 @@ import structlog
 from numpy.typing import NDArray
 
 from opdbus.engine.host import ep_devices, hardware_gpus, onnxruntime_library, openvino_core
-from opdbus.engine.provider import Placement, Provider, RunRecord, Session, first_line
+from opdbus.engine.provider import Placement, Provider, RunRecord, Session, explain
 from opdbus.errors import ProviderError
 from opdbus.models.build import DATA
 from opdbus.models.graph import WORDS
@@ -123,7 +123,7 @@ class OnnxSession:
                 self._words.require(ids.ravel())
             vectors: NDArray[np.float32] = self._session.run(None, {self._input: ids})[0]
         except Exception as error:
-            raise ProviderError(f"the model's run failed: {first_line(error)}") from error
+            raise ProviderError(f"the model's run failed: {explain(error)}") from error
         return vectors
 
     def finish_profile(self) -> RunRecord:
@@ -187,7 +187,7 @@ def _open_onnx(
         # Otherwise Python retries on the CPU when a provider fails, at later runs too.
         return onnxruntime.InferenceSession(graph, options, providers=named, enable_fallback=0)
     except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
-        raise ProviderError(f"{provider.name} cannot open the model: {first_line(error)}") from None
+        raise ProviderError(f"{provider.name} cannot open the model: {explain(error)}") from None
 
 
 def _threads(placement: Placement) -> int:
@@ -230,7 +230,7 @@ class OpenVinoSession:
             requests = [self._compiled.create_infer_request() for _ in range(placement.lanes)]
         except Exception as error:  # noqa: BLE001 -- it raises RuntimeError and more
             raise ProviderError(
-                f"{provider.name} cannot open the model: {first_line(error)}"
+                f"{provider.name} cannot open the model: {explain(error)}"
             ) from None
         self._runtime_name = provider.runtime_name
         self._idle: SimpleQueue[Any] = SimpleQueue()
@@ -245,7 +245,7 @@ class OpenVinoSession:
             # the next run overwrites the request's memory
             vectors: NDArray[np.float32] = request.get_output_tensor(0).data.copy()
         except Exception as error:
-            raise ProviderError(f"the model's run failed: {first_line(error)}") from error
+            raise ProviderError(f"the model's run failed: {explain(error)}") from error
         finally:
             self._idle.put(request)
         return vectors
@@ -256,7 +256,7 @@ class OpenVinoSession:
             (device,) = self._compiled.get_property("EXECUTION_DEVICES")
             infos = [node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops()]
         except Exception as error:  # noqa: BLE001 -- it raises RuntimeError and more
-            raise ProviderError(f"cannot read where the model runs: {first_line(error)}") from None
+            raise ProviderError(f"cannot read where the model runs: {explain(error)}") from None
         active = [info for info in infos if _rt_info(info, "layerType") not in _PASSIVE]
         is_asked = device.partition(".")[0] in self._runtime_name.split(" or ")
         where = self._runtime_name if is_asked else device

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.language.synonyms import gloss
 from opdbus.state.fields import dotted_values, split
-from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
+from opdbus.state.object import PUBLISHED, SETTINGS, Json, StateObject, digest, is_hash_name
+from opdbus.state.publish import DESCRIBED_BY, MAX_DESCRIBED_BY
 from opdbus.state.secret_text import REDACTED
 
 # Part of every vector's key: raising it computes all vectors again. A text that changes has another
@@ -17,7 +18,7 @@ from opdbus.state.secret_text import REDACTED
 VERSION: Final = 3
 # Version of stored renderings: raise it when `render` or `vocabulary` return something else for the
 # same objects. All objects are then rendered again.
-WORDS: Final = 4
+WORDS: Final = 5
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8
@@ -27,6 +28,8 @@ MAX_LIST: Final = 4
 # Longer names are not cached.
 _MAX_KEPT: Final = 100
 
+# `publish.DESCRIBED_BY` as a key.
+_DESCRIBED_BY_KEY: Final = "describedby"
 # Keys with a description in words; the first of them is part of the line.
 DESCRIBING: Final = (
     "description summary comment purpose title label role gecos fullname realname".split()
@@ -122,14 +125,16 @@ def render(item: StateObject) -> Rendering:
     rarely ask in the words of a description.
     """
     pairs = [_pair(name, value) for name, value in dotted_values(item.properties)]
-    described = _description(pairs)
-    telling = _telling(item, pairs)
+    chosen = _chosen(item)
+    described = _description(pairs if chosen is None else chosen)
+    telling = _telling(item, pairs, chosen)
     meanings = _meanings(item, telling, pairs)
     # a question for the purpose of a service rarely means its account or group
     known = [] if item.plugin == "users" else meanings
     what = described or next(filter(None, known), "")
     line = f"{head(item)}: {what}" if what else head(item)
-    if shown := [(key, value) for key, value in telling if not described or key in _BELONGING]:
+    is_shown = chosen is not None or not described
+    if shown := [(key, value) for key, value in telling if is_shown or key in _BELONGING]:
         line += "; " + ", ".join(f"{key} {value}" for key, value in shown)
     other = [meaning for meaning in known[:1] if meaning and meaning not in line]
     return Rendering(
@@ -146,7 +151,8 @@ def first_line(text: str) -> str:
 def meanings(item: StateObject) -> list[str]:
     """Return the distinct glosses of an object's name and values."""
     pairs = [_pair(name, value) for name, value in dotted_values(item.properties)]
-    return list(filter(None, dict.fromkeys(_meanings(item, _telling(item, pairs), pairs))))
+    telling = _telling(item, pairs, _chosen(item))
+    return list(filter(None, dict.fromkeys(_meanings(item, telling, pairs))))
 
 
 def digest_of(text: str) -> bytes:
@@ -216,11 +222,30 @@ def _description(pairs: list[_Pair]) -> str:
     return ", ".join(said)
 
 
-def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
+def _chosen(item: StateObject) -> list[_Pair] | None:
+    """Return the pairs by which its publisher describes an object; None if it names none."""
+    keys = item.properties.get(DESCRIBED_BY)
+    if not isinstance(keys, list) or not item.identity.source.startswith(PUBLISHED):
+        return None
+    values = dotted_values({**item.properties, DESCRIBED_BY: None})
+    return [
+        _pair(name, value)
+        for key in dict.fromkeys(map(str, keys[:MAX_DESCRIBED_BY]))
+        for name, value in values
+        if f"{name}.".startswith(f"{key}.")
+    ]
+
+
+def _telling(
+    item: StateObject, pairs: list[_Pair], chosen: list[_Pair] | None
+) -> list[tuple[str, str]]:
     """Return the most characteristic (key, value) pairs of an object, best first.
 
     Settings have a name without meaning but telling keys, so more pairs are chosen.
     """
+    if chosen is not None:
+        told = [(name.words, value[:MAX_LINE]) for name, key, value in chosen if key not in _SAYING]
+        return [(words, value) for words, value in told if value and REDACTED not in value]
     settings = item.kind == SETTINGS
     ranked = []
     for name, key, value in pairs:
@@ -244,7 +269,7 @@ def _searched_words(item: StateObject, pairs: list[_Pair], meanings: list[str]) 
     parts += sorted(
         f"{name.words} {value}"
         for name, key, value in pairs
-        if value != REDACTED and key not in _OF_OTHERS
+        if value != REDACTED and key not in _OF_OTHERS and key != _DESCRIBED_BY_KEY
     )
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+from opdbus.errors import InvalidArgs
+from opdbus.settings.parsing import LEVEL_ALIASES, suggest
+
 TOKENIZER: Final = "tokenizer.json"
 # A transformer's weights, and its own token limit.
 WEIGHTS: Final = "model.safetensors"
@@ -139,3 +142,13 @@ LEVELS: Final = {
 }
 # The levels whose models run on a provider.
 ON_PROVIDERS: Final = frozenset(name for name in LEVELS if not LEVELS[name].format.is_table)
+
+
+def find_level(name: str) -> Level:
+    """Return the level of a name in any case, or of an alias; raises InvalidArgs."""
+    wanted = name.strip().lower()
+    level = LEVELS.get(LEVEL_ALIASES.get(wanted, wanted))
+    if level is None:
+        meant = suggest(wanted, LEVELS)
+        raise InvalidArgs(f"there is no level {name!r}; there are {', '.join(LEVELS)}{meant}")
+    return level

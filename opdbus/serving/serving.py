@@ -26,8 +26,8 @@ from opdbus.engine.batching import BatchMetrics, Rank
 from opdbus.engine.embedder import Embedder, Embedding
 from opdbus.engine.opening import open_level
 from opdbus.engine.tokenizer import Rows
-from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
-from opdbus.models.level_table import LEVELS
+from opdbus.errors import NoModel, OpDbusError, ProviderLost, ShuttingDown
+from opdbus.models.level_table import find_level
 from opdbus.platform.metrics import Family, Histogram
 from opdbus.platform.tasks import cancel
 from opdbus.serving.level import RETRY_SECONDS, Level, Open
@@ -102,6 +102,11 @@ class Serving:
         """The engines that serve now, by level."""
         phases = {name: level.phase for name, level in self._levels.items()}
         return {name: phase.embedder for name, phase in phases.items() if phase.embedder}
+
+    def phase_of(self, name: str) -> Phase | None:
+        """Return the phase of a level; None for one that no call has asked for yet."""
+        level = self._levels.get(name)
+        return level.phase if level else None
 
     async def watch_phases(self) -> AsyncGenerator[Phase]:
         """Yield every phase of the configured level from now on, without gaps."""
@@ -231,17 +236,15 @@ class Serving:
             self._publish(f"switched to {config.execution_provider}")
 
     def _level_name(self, name: str) -> str:
-        """Return a level's name, the configured one's for ""; raises NoModel if that is none."""
+        """Return a level's name, the configured one's for ""; raises NoModel and InvalidArgs."""
         configured = self.config.vector_level
         if configured == "none":
             raise _no_model()
-        return {"med": "medium", "": configured}.get(name, name)
+        return find_level(name or configured).name
 
     def _get_or_create_level(self, name: str) -> Level:
         """Return a level; make a new one if there is none or it has ended."""
         configured, wanted = self.config.vector_level, self._level_name(name)
-        if wanted not in LEVELS:
-            raise InvalidArgs(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
         if self.is_closed:
             raise ShuttingDown
         level = self._levels.pop(wanted, None)

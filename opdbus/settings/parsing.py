@@ -1,8 +1,9 @@
 """Parsers for the text of one setting; a parser's ValueError states the accepted values."""
 
+import difflib
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,15 +25,25 @@ PROVIDERS: Final = (
     "webgpu",
     "migraphx",
 )
+LEVEL_ALIASES: Final = {"med": "medium"}
 PROVIDER_ALIASES: Final = {"gpu": "cuda", "trt": "tensorrt", "dml": "directml", "rocm": "migraphx"}
+# Words for hardware, which others use for the provider that runs on it.
+_MEANT: Final = dict(
+    pair.split("=")
+    for pair in "nvidia=cuda amd=rocm hip=rocm intel=openvino npu=openvino apple=coreml mps=coreml"
+    " metal=coreml vulkan=webgpu directx=directml processor=cpu".split()
+)
 # The chain for `auto`: any accelerator that passes its proof, else the CPU. TensorRT is left out,
 # since building its engine takes minutes.
 AUTO_CHAIN: Final = ("cuda", "migraphx", "openvino", "directml", "coreml", "webgpu", "cpu")
 ALL_DEVICES: Final = "all"
+# Begins the UUID of a part of an NVIDIA GPU, in lower case.
+MIG: Final = "mig-"
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # The runtimes take signed 64-bit numbers.
 _MAX_BYTES: Final = 1 << 63
 _MAX_DIGITS: Final = 18
+_LONGEST_WORD: Final = 64
 # [NAME=]unix:/PATH or [NAME=]HOST:PORT
 _TCP_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/=]+):\d{1,5}")
 _ADDRESS: Final = re.compile(rf"(?:(?:http|write|metrics)=)?(?:unix:/.*|{_TCP_ADDRESS.pattern})")
@@ -44,21 +55,33 @@ class ProviderRequest:
 
     names: tuple[str, ...]
 
+    @property
+    def is_auto(self) -> bool:
+        """True for `auto`, which passes over absent hardware without a fallback."""
+        return self.names == AUTO_CHAIN
+
     def __str__(self) -> str:
         """Return the request as written in a setting."""
-        return ",".join(self.names)
+        return AUTO if self.is_auto else ",".join(self.names)
 
 
 def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
     """Return a parser for one of several words, in any case, or for an alias of one."""
 
     def parse(text: str) -> str:
-        value = (aliases or {}).get(text.lower(), text.lower())
+        value = (aliases or {}).get(text.strip().lower(), text.strip().lower())
         if value not in accepted:
-            raise ValueError("one of " + ", ".join([*accepted, *(aliases or {})]))
+            known = [*accepted, *(aliases or {})]
+            raise ValueError(f"one of {', '.join(known)}{suggest(value, known)}")
         return value
 
     return parse
+
+
+def suggest(text: str, known: Iterable[str]) -> str:
+    """Return a question after the known word that is most like another one; empty if none is."""
+    close = difflib.get_close_matches(text[:_LONGEST_WORD].lower(), [*known], n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def decimal(text: str) -> int | None:
@@ -210,9 +233,16 @@ def providers(text: str) -> ProviderRequest:
     if text.lower() == AUTO:
         return ProviderRequest(AUTO_CHAIN)
     names = tuple(dict.fromkeys(_provider(part.strip()) for part in text.split(",")))
-    if not all(name in PROVIDERS or name.startswith(REMOTE) for name in names):
-        accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES, "remote:URL"])
-        raise ValueError(f"one of {accepted}, or several in order of preference: cuda,cpu")
+    for name in names:
+        if name not in PROVIDERS and not name.startswith(REMOTE):
+            known = [AUTO, *PROVIDERS, *PROVIDER_ALIASES]
+            # as ONNX Runtime and torch write them: CUDAExecutionProvider, cuda:0
+            plain = name.removesuffix("executionprovider").rstrip(":0123456789")
+            meant = suggest(_MEANT.get(plain, plain), known)
+            accepted = ", ".join([*known, "remote:URL"])
+            raise ValueError(
+                f"one of {accepted}, or several in order of preference: cuda,cpu{meant}"
+            )
     return ProviderRequest(names)
 
 
@@ -264,7 +294,10 @@ def devices(text: str) -> tuple[str, ...]:
         return (ALL_DEVICES,)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     is_index = all(name.isascii() and name.isdigit() for name in names)
-    is_uuid = all(name.lower().startswith("gpu-") for name in names)
+    is_uuid = all(name.lower().startswith(("gpu-", MIG)) for name in names)
     if not is_index and not is_uuid:
-        raise ValueError("the index of a device, 0 or more, several (0,1), a GPU's UUID, or all")
+        raise ValueError(
+            "the index of a device, 0 or more, several (0,1), a GPU's UUID or that of a MIG"
+            " instance, or all"
+        )
     return names

@@ -3,13 +3,20 @@
 import marshal
 import math
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import MAX_NAME, PUBLISHED, Identity, Json, ObjectId, StateObject
 from opdbus.state.redact import redact_object, redact_text
+from opdbus.state.secret_names import is_secret_name
 
+# Plugin, kind, name and properties.
+Published: TypeAlias = tuple[str, str, str, Mapping[str, Json]]
+
+# Property that names those by which an object is described in its text, and the most of them.
+DESCRIBED_BY: Final = "described_by"
+MAX_DESCRIBED_BY: Final = 16
 MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
 # The most bytes of JSON for a byte of marshal's format: a control character is `\u0001`.
@@ -30,6 +37,25 @@ def source(name: str) -> str:
             " underscores, a letter or digit first"
         )
     return PUBLISHED + name
+
+
+def describe(objects: Sequence[Published], keys: Sequence[Json]) -> list[Published]:
+    """Return objects with the names of the properties that describe them; raises InvalidArgs.
+
+    An object that names some itself keeps these.
+    """
+    if len(keys) > MAX_DESCRIBED_BY or not all(isinstance(key, str) and key for key in keys):
+        raise InvalidArgs(f"describe takes up to {MAX_DESCRIBED_BY} names of properties")
+    known = {name for *_, properties in objects for name in properties}
+    for key in keys:
+        if not any(f"{key}.".startswith(f"{name}.") for name in known):
+            raise InvalidArgs(f"describe names {key[:MAX_SHOWN]!r}, which no object has")
+        if is_secret_name(key.rpartition(".")[2]):
+            raise InvalidArgs(f"describe names {key[:MAX_SHOWN]!r}, whose values are hidden")
+    return [
+        (plugin, kind, name, {DESCRIBED_BY: [*keys], **properties})
+        for plugin, kind, name, properties in objects
+    ]
 
 
 def make_object(

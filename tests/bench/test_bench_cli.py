@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from docs_parts import engine as engine_part
+from harness.machines import host
 from harness.running import environment, is_alive
 
 from opdbus import config
 from opdbus.bench import ceiling, measures, profile
-from opdbus.bench.benchmark import QUICK, Options, find_tasks
+from opdbus.bench.benchmark import QUICK, Options, find_providers, find_tasks
 from opdbus.bench.engine import Task, arithmetic, figures
 from opdbus.bench.figures import (
     Arithmetic,
@@ -27,7 +28,9 @@ from opdbus.bench.figures import (
     decode,
 )
 from opdbus.bench.machine import Machine
+from opdbus.engine.host import HERE
 from opdbus.engine.tokenizer import Tokenizer
+from opdbus.errors import InvalidArgs, ProviderError
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS
 from opdbus.settings import parsing
@@ -42,11 +45,13 @@ def environ(here: Path, model: Path) -> dict[str, str]:
     return environment("unix:path=/nonexistent", here / "state", chosen)
 
 
-def run(here: Path, model: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    here: Path, model: Path, *arguments: str, **settings: str
+) -> subprocess.CompletedProcess[str]:
     """Run `op-dbus` where there is no bus."""
     return subprocess.run(
         [sys.executable, "-m", "opdbus", *arguments],
-        env=environ(here, model),
+        env=environ(here, model) | settings,
         capture_output=True,
         text=True,
         timeout=120,
@@ -176,6 +181,48 @@ def test_wrong_wishes_cost_nothing(
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_provider_that_cannot_be_measured(tmp_path: Path, tiny_model: Path) -> None:
+    """Refuse a provider that is asked for and cannot run here, and measure no other one."""
+    if HERE.vendors() & {"nvidia"}:
+        pytest.skip("there is a GPU here")
+    asked = {"OP_DBUS_EXECUTION_PROVIDER": "cuda"}
+    done = run(tmp_path, tiny_model, "bench", "--quick", "--level", "medium", **asked)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "cuda cannot run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("provider", "kind", "said"),
+    [
+        ("migraphx", ProviderError, "migraphx cannot run"),
+        ("migraphx,openvino", ProviderError, "migraphx cannot run: .*; openvino cannot run"),
+        ("remote:unix:/run/x", InvalidArgs, "no embedding servers"),
+    ],
+)
+def test_nothing_to_measure(provider: str, kind: type[Exception], said: str) -> None:
+    """Give each reason where none of the providers that are asked for can be measured."""
+    machine = host("cuda", without=["libamdhip64.so"], openvino={"CPU": "Example CPU"})
+    with pytest.raises(kind, match=said):
+        find_providers(config.load({}, {"execution_provider": provider}), machine)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ["cpu", "cuda", "tensorrt"]),
+        ({"execution_provider": "auto"}, ["cpu", "cuda", "tensorrt"]),
+        ({"execution_provider": "tensorrt,cuda", "gpu_device": "1"}, ["tensorrt", "cuda"]),
+        ({"execution_provider": "migraphx,cpu:onnxruntime"}, ["cpu:onnxruntime"]),
+        ({"execution_provider": "remote:unix:/x,cpu"}, ["cpu"]),
+        ({"execution_provider": "cuda,cpu", "gpu_device": "2"}, ["cpu"]),
+    ],
+)
+def test_the_providers_that_are_measured(given: dict[str, str], found: list[str]) -> None:
+    """Measure those asked for, else the processor and every accelerator, on the wanted device."""
+    machine = host("cuda", without=["libamdhip64.so"], adapters=[], openvino={"CPU": "Example CPU"})
+    assert find_providers(config.load({}, given), machine) == found
 
 
 @pytest.mark.model

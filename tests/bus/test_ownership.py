@@ -86,6 +86,33 @@ def test_only_the_owner_and_root_change_and_withdraw(daemons: Make, tmp_path: Pa
     ask(daemon, second)
 
 
+def test_a_publisher_describes_its_objects(daemons: Make, tmp_path: Path) -> None:
+    """Make the text of the properties that a publisher names, after a restart too."""
+
+    async def text(caller: Caller) -> Any:
+        return await caller.get(PATH, "org.opdbus.Object1", "Text")
+
+    async def first(caller: Caller) -> None:
+        fields = {"description": "a", "state": "broken", "keep": {"days": 3}}
+        objects = [("systemd", "unit", "a", fields)]
+        call = [STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "app", objects]
+        assert await caller.call(*call, {}) == [[PATH]]
+        assert ": a" in await text(caller)
+        await caller.call(*call, {"describe": ["keep", "state"]})
+        assert (await text(caller)).endswith("; keep days 3, state broken")
+        for wrong in (["stat"], "state", [3]):
+            with pytest.raises(RemoteError, match="describe"):
+                await caller.call(*call, {"describe": wrong})
+
+    async def second(caller: Caller) -> None:
+        assert (await text(caller)).endswith("; keep days 3, state broken")
+
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "s.json", {}), VECTOR_LEVEL="none")
+    ask(daemon, first)
+    daemon.start()
+    ask(daemon, second)
+
+
 @pytest.mark.parametrize("source", ["file", "app"])
 def test_what_the_file_declares_stays_as_it_is(daemons: Make, tmp_path: Path, source: str) -> None:
     """Put what is published beside what is declared, for root as well, whatever the source."""

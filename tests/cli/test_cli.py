@@ -450,7 +450,12 @@ def test_publish_drift_and_withdraw(served: Running) -> None:
         SSHD,
         r"test/thing/x y\u202e\x1b[2Jz",
     ]
-    paths = json.loads(ok(served, "publish", "cli", "--json", stdin=json.dumps(items)))
+    described = ("--describe", "description", "--json")
+    paths = json.loads(ok(served, "publish", "cli", *described, stdin=json.dumps(items)))
+    assert ok(served, "show", paths[0]).count("described_by") == 1
+    refused = run(served, "publish", "cli", "--describe", "a, state", stdin=json.dumps(items))
+    assert refused.returncode == 2
+    assert "describe names 'a', which no object has" in refused.stderr
     assert paths[0] == "/org/opdbus/state/systemd/unit/sshd_2eservice"
     drift = _until_drifted(served, paths[0])
     assert [field["path"] for field in drift["fields"]] == ["description"]
@@ -550,6 +555,9 @@ def test_help_and_version(served: Running) -> None:
         (2, ["vectorize", "x", "--level", "huge"], "there is no level 'huge'"),
         (3, ["vectorize", "x", "--level", "low"], "run `op-dbus models pull low`"),
         (3, ["search", "x", "--rerank", "low"], "run `op-dbus models pull low`"),
+        (3, ["vectorize", "x", "--level", "LOW"], "run `op-dbus models pull low`"),
+        (3, ["search", "x", "--rerank", "Low"], "run `op-dbus models pull low`"),
+        (2, ["models", "path", "hihg"], "did you mean high?"),
         (2, ["search", "x", "--rerank", "huge"], "there is no level 'huge'"),
         (2, ["search", "x", "--rerank", "high", "--mode", "lexical"], "not with lexical"),
         (2, ["publish", "bad name!", "/dev/null"], "not JSON"),

@@ -29,7 +29,9 @@ from opdbus.doctor import (
     _check_state_folder,
     examine,
 )
+from opdbus.engine.host import HERE
 from opdbus.engine.providers import cpu_engines
+from opdbus.settings import parsing
 from opdbus.settings.parsing import ProviderRequest
 
 
@@ -56,7 +58,8 @@ def test_all_is_well(healthy: Config) -> None:
 @pytest.mark.parametrize("module", ["numpy", "tokenizers", "dbus_fast"])
 def test_a_missing_library(healthy: Config, module: str) -> None:
     """Name the library that is missing, and the command that installs it."""
-    verdict = look(healthy, f"library {module}", is_installed=lambda name: name != module)
+    missing = {module, "dbus_next"}
+    verdict = look(healthy, f"library {module}", is_installed=lambda name: name not in missing)
     assert verdict.status == "wrong"
     assert " -m pip install " in verdict.advice
     assert look(healthy, "libraries").status == "ok"
@@ -70,6 +73,58 @@ def test_no_runtime(healthy: Config) -> None:
     assert look(lexical, "runtime", is_installed=lambda _: False).status == "ok"
     only = look(healthy, "runtime", is_installed=lambda name: name == "openvino")
     assert only.status == "ok"
+
+
+VNNI = frozenset({"avx2", "avx512_vnni"})
+
+
+@pytest.mark.parametrize(
+    ("level", "provider", "features", "status"),
+    [
+        ("high", "cpu", VNNI, "warning"),
+        ("high", "cuda,cpu", {"avx512_bf16"}, "warning"),
+        ("high", "auto", {"avx512_vnni", "avx512_bf16"}, "warning"),
+        ("low", "cpu", {"amx_tile", "amx_bf16"}, "warning"),
+        ("high", "cpu", {"amx_bf16"}, "warning"),
+        ("medium", "cpu", VNNI, "ok"),
+        ("high", "cpu", {"avx2", "avx512f"}, "ok"),
+        ("high", "cpu", frozenset(), "ok"),
+        ("high", "cpu:onnxruntime", VNNI, "ok"),
+        ("static", "cpu", {"amx_tile"}, "ok"),
+        ("none", "cpu", {"amx_tile"}, "ok"),
+    ],
+)
+def test_openvino_where_it_is_faster(
+    healthy: Config, level: str, provider: str, features: set[str], status: str
+) -> None:
+    """Say that OpenVINO would be faster, by level and processor, and how to install it."""
+    request = parsing.providers(provider)
+    settings = replace(healthy, vector_level=level, execution_provider=request)
+    more = {"features": lambda: frozenset(features)}
+    verdict = look(settings, "runtime", is_installed=lambda name: name != "openvino", **more)
+    assert verdict.status == status
+    assert ("op-dbus[openvino]" in verdict.advice) == (status == "warning")
+    assert ("texts a second" in verdict.finding) == (status == "warning" and level == "high")
+    assert look(settings, "runtime", **more).status == "ok"
+
+
+def test_auto_without_accelerators(healthy: Config) -> None:
+    """Find nothing wrong with `auto` where the machine has no accelerator."""
+    if HERE.vendors():
+        pytest.skip("there is an accelerator here")
+    verdicts = asyncio.run(
+        examine(lambda _: replace(healthy, execution_provider=parsing.providers("auto")))
+    )
+    found = [v for v in verdicts if v.subject.startswith("provider ")]
+    assert found
+    assert {v.status for v in found} == {"ok"}
+
+
+def test_dbus_next_in_place_of_dbus_fast(healthy: Config) -> None:
+    """Miss neither library of D-Bus while the other is installed."""
+    for missing in ("dbus_fast", "dbus_next"):
+        found = look(healthy, "libraries", is_installed=lambda name, lacks=missing: name != lacks)
+        assert found.status == "ok"
 
 
 def test_a_provider_that_is_not_there(healthy: Config) -> None:

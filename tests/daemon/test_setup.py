@@ -11,6 +11,9 @@ from conftest import ROOT
 from harness.running import run_program
 from harness.setting_up import files_in, setup, try_setup
 
+from opdbus.engine.providers import suits_openvino
+from opdbus.models.level_table import LEVELS
+
 ENV = "etc/op-dbus/op-dbus.env"
 KEPT = {ENV, "etc/op-dbus/notify.toml"}
 UNIT = "usr/lib/systemd/system/op-dbus.service"
@@ -186,7 +189,12 @@ def chosen(tmp_path: Path, cpuinfo: str = PLAIN, **environ: str) -> str:
             program(path, NO_DRIVER if name == "ldconfig" else '#!/bin/sh\nexec /bin/grep "$@"\n')
     done = run_program(
         ["/bin/sh", ROOT / ".ci" / "choose-extras"],
-        env={"PROC": str(tmp_path), "PATH": f"{tmp_path}/bin"} | environ,
+        env={
+            "PROC": str(tmp_path),
+            "SETTINGS": str(tmp_path / "settings"),
+            "PATH": f"{tmp_path}/bin",
+        }
+        | environ,
         check=True,
     )
     assert done.stderr == ""
@@ -199,6 +207,41 @@ def chosen(tmp_path: Path, cpuinfo: str = PLAIN, **environ: str) -> str:
 def test_the_processor_chooses(tmp_path: Path, cpuinfo: str, extras: str) -> None:
     """OpenVINO is chosen only where the processor has AMX, on which it is the faster one."""
     assert chosen(tmp_path, cpuinfo) == extras
+
+
+BF16 = "flags\t\t: fpu avx2 avx512_bf16\n"
+AVX2 = "flags\t\t: fpu avx2 avx512f avx_vnni\n"
+
+
+@pytest.mark.parametrize(
+    ("level", "cpuinfo", "extras"),
+    [
+        ("high", PLAIN, "cpu,openvino"),
+        ("HIGH", BF16, "cpu,openvino"),
+        ("high", AVX2, "cpu"),
+        ("medium", PLAIN, "cpu"),
+        ("low", AMX, "cpu,openvino"),
+    ],
+)
+def test_the_level_chooses(tmp_path: Path, level: str, cpuinfo: str, extras: str) -> None:
+    """OpenVINO is chosen for the level high where the processor has AVX512-VNNI or -BF16."""
+    assert chosen(tmp_path, cpuinfo, OP_DBUS_VECTOR_LEVEL=level) == extras
+    # as the service's settings have it, unless the variable has another
+    (tmp_path / "settings").write_text(
+        f'#OP_DBUS_VECTOR_LEVEL=low\nOP_DBUS_VECTOR_LEVEL="{level}"\n'
+    )
+    assert chosen(tmp_path, cpuinfo) == extras
+    assert chosen(tmp_path, PLAIN, OP_DBUS_VECTOR_LEVEL="medium") == "cpu"
+    (tmp_path / "settings").write_text(f"#OP_DBUS_VECTOR_LEVEL={level}\n")
+    assert chosen(tmp_path, PLAIN) == "cpu"
+
+
+def test_one_rule_for_openvino(tmp_path: Path) -> None:
+    """The extras are chosen by the rule that doctor checks what is installed by."""
+    for feature in ("amx_tile", "amx_bf16", "amx_int8", "avx512_vnni", "avx512_bf16", "avx_vnni"):
+        for level in LEVELS:
+            extras = chosen(tmp_path, f"flags\t: fpu {feature}\n", OP_DBUS_VECTOR_LEVEL=level)
+            assert ("openvino" in extras) == suits_openvino(level, {feature}), (feature, level)
 
 
 @pytest.mark.parametrize("sign", ["module", "nvidia-smi", "libcuda"])

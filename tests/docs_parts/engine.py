@@ -18,6 +18,7 @@ From {files}; `make bench-engine` makes such a report. Measured on {machine}.
 {parts}"""
 _NO_ENGINE = "No report of `make bench-engine` is committed yet."
 _BATCHES = (1, 8, 32, 64, 256)
+_BF16 = "sentence-transformers bf16"
 
 
 def engine(results: Path = RESULTS) -> str:
@@ -82,13 +83,17 @@ def _compared_levels(newest: Mapping[str, PeerReport]) -> Iterable[Comparison]:
 
 
 def _beside(found: Comparison) -> tuple[str, ...]:
-    """Give the rates of op-dbus by texts a call, and the highest that any other reached."""
+    """Give rates by texts a call: of op-dbus, of the fastest other, and of _BF16."""
     ours = {OURS, REFERENCE}
     others = [entry.name for entry in found.entries if entry.name not in ours]
     own = found.of(OURS, "object", whole=False)
     rates = [found.of(name, "object", whole=False) for name in others]
     highest = {n: max(each.get(n, 0) for each in rates) for n in own}
-    cells = (f"**{own[n]:,.0f}** / {highest[n]:,.0f}" if n in own else "" for n in _BATCHES)
+    bf16 = found.of(_BF16, "object", whole=False)
+    cells = (
+        f"**{own[n]:,.0f}** / {highest[n]:,.0f} / {bf16[n]:,.0f}" if n in own else ""
+        for n in _BATCHES
+    )
     return (found.level, *cells)
 
 

@@ -74,7 +74,7 @@ def _disk(sizes: Any) -> str:
     more = sizes["with openvino MiB"]
     return (
         f"{sizes['MiB']} MiB, the model included ([parts](docs/operating.md#size)); {more} MiB"
-        " where the processor has AMX, for which OpenVINO is installed"
+        " where OpenVINO is installed too, for processors with AMX or the level high"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from docs_parts.tables import newest, table
 from opdbus.cli import status
 
-_HEADINGS = ("level", "", "on", "in", "texts/s", "cosine", "least", "MRR", "change", "questions")
+_HEADINGS = ("level", "", "on", "in", "texts/s", "cosine", "least", "change", "questions")
 _TEXT = """\
 From `benchmarks/results/{file}` (`python benchmarks/precisions.py`), on {machine}:
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from harness.machines import Library, host
 from harness.sessions import Wrapped
-from test_providers import Library, host
 
 from opdbus.engine.host import HERE
 from opdbus.engine.provider import Placement, RunRecord
@@ -20,6 +20,7 @@ from opdbus.engine.sessions import OnnxSession, open_session
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import build, folder
 from opdbus.models.level_table import LEVELS
+from opdbus.settings import parsing
 from opdbus.settings.parsing import ProviderRequest
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 # one on which `cpu` means OpenVINO first
 AMX = frozenset({"amx_bf16", "amx_int8", "avx512_vnni"})
 NO_DRIVER = host("cuda", without=["libcuda.so.1"], features=lambda: AMX)
+DRIVERS = ["libcuda.so.1", "libamdhip64.so"]
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +129,78 @@ def test_strict_cpu(model: Model, config: Config) -> None:
 
 
 def test_cpu_is_the_first_engine_that_is_there(model: Model, config: Config) -> None:
-    """Take ONNX Runtime for `cpu` where OpenVINO suits better but is not installed, and say why."""
+    """Take ONNX Runtime for `cpu` where OpenVINO suits better but is not installed: no fallback."""
     machine = host("cpu:onnxruntime", without=["openvino"], features=lambda: AMX)
     proven = choose(model, asking(config, "cpu"), Opener(), machine)
     assert proven.provider.name == "cpu:onnxruntime"
-    (fallback,) = proven.fallbacks
-    assert fallback.provider == "cpu:openvino"
-    assert "the package openvino is not installed" in fallback.reason
+    assert proven.fallbacks == ()
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        host("", providers=["CPUExecutionProvider"], without=["openvino", *DRIVERS], adapters=[]),
+        host("cuda", without=DRIVERS, adapters=[], openvino={"CPU": "Example CPU"}),
+        host("cuda", library=Library(devices=0), adapters=[], openvino={"CPU": "Example CPU"}),
+    ],
+    ids=["cpu extra", "all extras, no driver", "a driver without a device"],
+)
+def test_auto_passes_over_hardware_that_is_not_there(
+    model: Model, config: Config, machine: Host
+) -> None:
+    """Serve `auto` on the processor with no fallback where the machine has no accelerator."""
+    asked = replace(config, execution_provider=parsing.providers("auto"))
+    proven = choose(model, asked, Opener(), machine)
+    assert proven.provider.is_cpu
+    assert proven.fallbacks == ()
+    # in a chain of one's own, each of them is one
+    named = asking(config, *parsing.AUTO_CHAIN[1:])
+    names = [each.provider for each in choose(model, named, Opener(), machine).fallbacks]
+    assert names == [name for name in parsing.AUTO_CHAIN[1:] if name != "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "passed"),
+    [
+        ("nvidia", ["cuda", "webgpu"]),
+        ("amd", ["migraphx", "webgpu"]),
+        ("intel", ["openvino", "webgpu"]),
+    ],
+)
+def test_auto_says_why_hardware_is_not_used(
+    model: Model, config: Config, vendor: str, passed: list[str]
+) -> None:
+    """Record a fallback of `auto` where the hardware is there and something else is missing."""
+    machine = host(
+        "",
+        providers=["CPUExecutionProvider"],
+        without=["openvino", "onnxruntime_ep_webgpu", *DRIVERS],
+        vendors=lambda: frozenset({vendor}),
+    )
+    asked = replace(config, execution_provider=parsing.providers("auto"))
+    proven = choose(model, asked, Opener(), machine)
+    assert [each.provider for each in proven.fallbacks] == passed
+    assert all("-m pip install" in each.reason for each in proven.fallbacks)
+
+
+@pytest.mark.parametrize(
+    ("precision", "engine"),
+    [("bf16", "cpu:openvino"), ("int8-blocks", "cpu:onnxruntime"), ("int8", "cpu:onnxruntime")],
+)
+def test_cpu_in_a_precision_of_one_runtime(
+    model: Model, config: Config, precision: str, engine: str
+) -> None:
+    """Take for `cpu` the engine that computes in the precision that is set, with no fallback."""
+    asked = asking(config, "cpu", precision=precision)
+    proven = choose(model, asked, Opener(claims=precision), host(""))
+    assert (proven.provider.name, proven.fallbacks) == (engine, ())
+
+
+def test_cpu_in_a_precision_whose_runtime_is_missing(model: Model, config: Config) -> None:
+    """Name the runtime to install for `cpu` in a precision that only it computes in."""
+    asked = asking(config, "cpu", precision="bf16")
+    with pytest.raises(ProviderError, match=r"openvino is not installed; .*op-dbus\[openvino\]"):
+        choose(model, asked, Opener(), host("", without=["openvino"]))
 
 
 def test_strict_cuda(model: Model, config: Config) -> None:

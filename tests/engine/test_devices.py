@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.machines import INTEL, RADEON, UUID, Library, host
 from harness.running import Running
-from test_providers import INTEL, RADEON, UUID, Library, host
 
 from opdbus.engine.accelerators import NO_NVML, DeviceMemory, hardware, processors
 
@@ -100,6 +100,14 @@ def libraries(*names: str) -> Any:
         return Library()
 
     return load
+
+
+def test_embedding_servers_are_listed() -> None:
+    """List each embedding server of the settings, with its answer or the reason for none."""
+    names = ("remote:unix:/nonexistent/a+unix:/nonexistent/b", "cpu", "remote:unix:/nonexistent/c")
+    servers = hardware(bare(), providers=names).servers
+    assert list(servers) == [f"unix:/nonexistent/{name}" for name in "abc"]
+    assert all(servers.values())
 
 
 def test_no_accelerators() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from opdbus.engine.host import versions
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import ProviderError
-from opdbus.models import build, folder
+from opdbus.models import build, files, folder
 from opdbus.models.level_table import LEVELS
 
 if TYPE_CHECKING:
@@ -363,6 +364,27 @@ def test_an_unreadable_report(model: Model, candidate: Candidate, tmp_path: Path
     assert judge(model, candidate, home).provider == ROW
     assert list(home.iterdir()) == [kept]
     assert Report.read(kept.read_text()).provider == ROW
+
+
+def test_gradings_wait_for_each_other(model: Model, candidate: Candidate, tmp_path: Path) -> None:
+    """Measure nothing while another process grades with the same folder of graphs."""
+
+    def waits() -> bool:
+        inode = (tmp_path / "graphs" / grading.LOCK).stat().st_ino
+        locks = Path("/proc/locks").read_text()
+        return any("->" in line and f":{inode} " in line for line in locks.splitlines())
+
+    async def work() -> None:
+        with files.locked(tmp_path / "graphs" / grading.LOCK):
+            second = asyncio.create_task(gate.judge(model, candidate, tmp_path / "gates", nothing))
+            while not waits():
+                assert not second.done()
+                await asyncio.sleep(0.01)
+        assert (await second).grades
+
+    if sys.platform != "linux":
+        pytest.skip("there is no list of locks")
+    asyncio.run(work())
 
 
 def with_graph(candidate: Candidate, precision: str, graph: str) -> Candidate:

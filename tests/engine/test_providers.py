@@ -3,129 +3,38 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness import hardware
+from harness.machines import PACKAGES, RADEON, UUID, Library, host
 
 from opdbus import config
 from opdbus.engine.discovery import openvino_accelerators
-from opdbus.engine.host import HERE, Adapter, Host, hardware_gpus, read_adapter
+from opdbus.engine.host import (
+    HERE,
+    Adapter,
+    Host,
+    find_vendors,
+    hardware_gpus,
+    read_adapter,
+)
 from opdbus.engine.proof import LEAST_COSINE
-from opdbus.engine.provider import Placement
-from opdbus.engine.providers import PROVIDERS, candidates, cpu_engines
+from opdbus.engine.provider import Placement, explain
+from opdbus.engine.providers import PROVIDERS, candidates, cpu_engines, unused_device
 from opdbus.errors import ProviderError
 from opdbus.models.dialects import DIALECTS
 from opdbus.platform import pip
 from opdbus.settings import parsing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-RUNTIME_NAMES = [row.runtime_name for row in PROVIDERS.values()]
-PACKAGES = ("onnxruntime", "openvino", "onnxruntime_ep_webgpu")
 WANTED = ("0",)
-
-
-class Library:
-    """A driver or runtime library: NVIDIA's and AMD's, as much of them as is asked."""
-
-    def __init__(self, devices: int = 2, fault: int = 0) -> None:
-        self.devices = devices
-        self.fault = fault
-
-    def cuInit(self, _flags: int) -> int:  # noqa: N802 -- the driver's own name
-        """Start the driver."""
-        return self.fault
-
-    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802 -- the driver's own name
-        """Count devices into a reference."""
-        count._obj.value = self.devices
-        return 0
-
-    def cuDeviceGet(self, handle: Any, device: int) -> int:  # noqa: N802 -- the driver's own name
-        """Give a device's handle into a reference."""
-        handle._obj.value = 40 + device
-        return 0
-
-    def cuDeviceGetName(self, name: Any, _size: int, handle: ctypes.c_int) -> int:  # noqa: N802 -- the driver's own name
-        """Give a device's name into a buffer."""
-        name.value = f"Example GPU {handle.value}".encode()
-        return 0
-
-    def cuDeviceGetUuid(self, raw: Any, handle: ctypes.c_int) -> int:  # noqa: N802 -- the driver's own name
-        """Give a device's number among all into a reference."""
-        raw._obj[:] = bytes([handle.value, *range(1, 16)])
-        return 0
-
-    def cudaRuntimeGetVersion(self, version: Any) -> int:  # noqa: N802 -- the library's own name
-        """Give 13.1 into a reference."""
-        version._obj.value = 13010
-        return 0
-
-    def cublasLtGetVersion(self) -> int:  # noqa: N802 -- the library's own name
-        """Give 13.0.2."""
-        return 130002
-
-    def cudnnGetVersion(self) -> int:  # noqa: N802 -- the library's own name
-        """Give 9.10.2."""
-        return 91002
-
-    def getInferLibVersion(self) -> int:  # noqa: N802 -- the library's own name
-        """Give 10.13.3."""
-        return 101303
-
-    def hipGetDeviceCount(self, count: Any) -> int:  # noqa: N802 -- the runtime's own name
-        """Count devices into a reference."""
-        count._obj.value = self.devices
-        return self.fault
-
-    def hipDeviceGetName(self, name: Any, _size: int, device: int) -> int:  # noqa: N802 -- the runtime's own name
-        """Give a device's name into a buffer."""
-        name.value = f"Example Instinct {device}".encode()
-        return 0
-
-
-UUID = "GPU-29010203-0405-0607-0809-0a0b0c0d0e0f"
-RADEON = Adapter("AMD Radeon Example", is_gpu=True)
-INTEL = {"CPU": "Example CPU", "GPU.1": "Arc B", "NPU": "AI Boost", "GPU.0": "Arc A"}
-
-
-def host(
-    name: str,
-    *,
-    without: Iterable[str] = (),
-    providers: Sequence[str] = RUNTIME_NAMES,
-    library: Library | None = None,
-    adapters: Sequence[Adapter] = (RADEON,),
-    openvino: dict[str, str] | None = None,
-    **more: Any,
-) -> Host:
-    """Make a machine that has everything for a provider, but for what is named."""
-
-    def load(wanted: str) -> Any:
-        if wanted in without:
-            raise OSError(f"{wanted}: cannot open shared object file")
-        return library or Library()
-
-    wheel = {"directml": "onnxruntime_directml", "migraphx": "onnxruntime_migraphx"}
-    installed = {*PACKAGES, wheel.get(name, "onnxruntime_gpu")} - {"onnxruntime", *without}
-    more = {"system": {"directml": "win32", "coreml": "darwin"}.get(name, "linux"), **more}
-    return Host(
-        has_package=lambda package: package in set(PACKAGES) - set(without),
-        version=lambda name: "1.2.3" if name.replace("-", "_") in installed else "",
-        runtime_providers=lambda: providers,
-        preload=lambda: None,
-        library=load,
-        openvino_devices=lambda: INTEL if openvino is None else openvino,
-        adapters=lambda _runtime_name: adapters,
-        processor=lambda: "Example CPU",
-        **more,
-    )
-
-
 HARDWARE = {
     "cpu:openvino": "Example CPU",
     "cpu:onnxruntime": "Example CPU",
@@ -207,6 +116,8 @@ WHY_NOT = [
     ("migraphx", without("migraphx", "libamdhip64.so"), "no ROCm here (libamdhip64.so", "ROCm 7"),
     ("migraphx", host("migraphx", library=Library(0)), "ROCm finds no GPU", "rocminfo"),
     ("migraphx", host("migraphx", library=Library(fault=100)), "ROCm finds no GPU", "/dev/kfd"),
+    ("migraphx", host("migraphx", library=Library(0)), "ROCm finds no GPU", "gpu.conf.example"),
+    ("openvino", host("openvino", openvino={}), "no Intel GPU or NPU", "gpu.conf.example"),
     *[
         (name, host(name, providers=["CPUExecutionProvider"]), f"was built without {built}", advice)
         for name, built, advice in (
@@ -225,6 +136,7 @@ WHY_NOT = [
             (without(name, DRIVER), "no NVIDIA driver here (libcuda.so.1", "install the driver"),
             (host(name, library=Library(0)), "the NVIDIA driver finds no GPU", "nvidia-smi"),
             (host(name, library=Library(fault=100)), "driver finds no GPU", "/dev/nvidia*"),
+            (host(name, library=Library(fault=100)), "driver finds no GPU", "gpu.conf.example"),
             (without(name, "libcudart.so.13"), "libcudart.so.13 was not found", "op-dbus[gpu]"),
             (without(name, "libcublasLt.so.13"), "libcublasLt.so.13 was not", "op-dbus[gpu]"),
             (without(name, "libcublas.so.13"), "libcublas.so.13 was not", "op-dbus[gpu]"),
@@ -310,6 +222,128 @@ def test_a_broken_installation(name: str, error: Exception) -> None:
     finding, _, advice = str(caught.value).partition("; ")
     assert finding == f"{name} cannot run: {' '.join(str(error).split())}"
     assert advice == f"install it again: {pip.install(PROVIDERS[name].install)}"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "version", "named"),
+    [
+        (12020, "535.183.01", "driver 535.183.01 is too old for CUDA 13: it has CUDA 12.2"),
+        (12090, "575.57", "driver 575.57 is too old for CUDA 13: it has CUDA 12.9"),
+        (11040, "", "the NVIDIA driver is too old for CUDA 13: it has CUDA 11.4"),
+    ],
+)
+@pytest.mark.parametrize("name", ["cuda", "tensorrt"])
+def test_a_driver_that_is_too_old(name: str, cuda: int, version: str, named: str) -> None:
+    """Name the driver's version and the one that CUDA 13 needs."""
+    machine = host(name, library=Library(cuda=cuda), nvidia_driver=lambda: version)
+    with pytest.raises(ProviderError) as caught:
+        PROVIDERS[name].require(WANTED, machine)
+    assert named in str(caught.value)
+    assert "; CUDA 13 needs the NVIDIA driver 580 or newer" in str(caught.value)
+    for newer in (13000, 13020, 14010):
+        assert PROVIDERS[name].require(WANTED, host(name, library=Library(cuda=newer)))
+
+
+def test_a_gpu_that_is_too_old() -> None:
+    """Refuse a GPU that CUDA 13 has no code for, by name, and take the others for `all`."""
+    machine = host("cuda", library=Library(capabilities=[(7, 0), (8, 6)]))
+    cuda = PROVIDERS["cuda"]
+    reason = r"device 0: Example GPU 40 has compute capability 7.0, and CUDA 13 needs 7.5 .*; set"
+    with pytest.raises(ProviderError, match=reason):
+        cuda.require(("0",), machine)
+    assert cuda.require(("1",), machine) == cuda.require(("all",), machine) == {1: "Example GPU 41"}
+    old = host("cuda", library=Library(capabilities=[(6, 1), (5, 2)]))
+    with pytest.raises(ProviderError, match=r"compute capability 6\.1"):
+        cuda.require(("all",), old)
+
+
+def test_a_mig_instance() -> None:
+    """Find the MIG instance that the process sees by its UUID, and say why there is no other."""
+    machine = host("cuda", library=Library(1, title="NVIDIA H100 MIG 1g.10gb"))
+    seen = f"MIG-28{UUID.removeprefix('GPU-29')}"
+    (wanted,) = parsing.devices(seen)
+    assert PROVIDERS["cuda"].require((wanted,), machine) == {0: "NVIDIA H100 MIG 1g.10gb 40"}
+    with pytest.raises(ProviderError, match="one MIG instance, the one that CUDA_VISIBLE_DEVICES"):
+        PROVIDERS["cuda"].require(parsing.devices(seen.replace("28", "27")), machine)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA failure 2: out of memory ; GPU=0 ; hostname=x ; expr=cudaMalloc(&p, size);",
+        "[ONNXRuntimeError] : 1 : FAIL : bfc_arena.cc:376 Failed to allocate memory for 1024 bytes",
+        "bfc_arena.cc:398 Available memory of 10 is smaller than requested bytes of 20",
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; expr=cublasCreate(&handle);",
+        "CUDNN failure 2: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ; GPU=0",
+        "HIP failure 2: hipErrorOutOfMemory ; GPU=0",
+        "TensorRT EP failed: OutOfMemory (Requested size was 40 bytes.)",
+        "Exception from src/inference\n[GPU] CL_OUT_OF_MEMORY",
+        "[GPU] clEnqueueMapBuffer: CL_MEM_OBJECT_ALLOCATION_FAILURE",
+        "std::bad_alloc",
+        "8007000E Not enough memory resources are available to complete this operation.",
+    ],
+)
+def test_a_lack_of_memory_is_advised_on(message: str) -> None:
+    """Say what to lower where a model does not fit into a device, and name no host."""
+    found, _, advice = explain(RuntimeError(message)).partition("; ")
+    assert found
+    assert "hostname" not in found
+    for name in ("OP_DBUS_GPU_MEM_LIMIT", "OP_DBUS_BATCH_TOKENS", "OP_DBUS_VECTOR_LEVEL"):
+        assert name in advice
+
+
+@pytest.mark.parametrize(
+    ("message", "explained"),
+    [
+        (
+            "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version ; GPU=0",
+            "for CUDA runtime version; CUDA 13 needs the NVIDIA driver 580 or newer",
+        ),
+        ("CUDA failure 700: an illegal memory access ; GPU=0", "an illegal memory access"),
+        ("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Protobuf parsing failed.", "parsing failed."),
+    ],
+)
+def test_failures_are_explained(message: str, explained: str) -> None:
+    """Advise on a driver that is too old, and add nothing to what is not known."""
+    found = explain(RuntimeError(message))
+    assert explained in found
+    assert ("580" in found) == ("580" in explained)
+    assert "OP_DBUS" not in found
+
+
+@pytest.mark.parametrize(
+    ("provider", "device", "is_unused"),
+    [
+        ("cpu", "1", True),
+        ("cpu:openvino", "0", True),
+        ("cpu", "", False),
+        ("cuda,cpu", "1", False),
+        ("auto", "1", False),
+    ],
+)
+def test_a_device_that_nothing_uses(provider: str, device: str, *, is_unused: bool) -> None:
+    """Say that OP_DBUS_GPU_DEVICE has no effect where only processors are asked for."""
+    given = {"execution_provider": provider} | ({"gpu_device": device} if device else {})
+    sentence = unused_device(config.load({}, given))
+    assert (f"OP_DBUS_GPU_DEVICE={device} has no effect on {provider}" in sentence) == is_unused
+
+
+def test_vendors_of_accelerators(tmp_path: Path) -> None:
+    """Find the vendors of displays and accelerators on the PCI bus, and by files elsewhere."""
+    if sys.platform != "linux":
+        pytest.skip("other systems are not looked at")
+    assert find_vendors(tmp_path) == frozenset()
+    link = "bus/pci/devices"
+    sys_folder = tmp_path / "sys"
+    hardware.device(sys_folder, "0", link, **{"class": "0x020000", "vendor": "0x8086"})
+    hardware.device(sys_folder, "1", link, **{"class": "0x030000", "vendor": "0x1a03"})
+    assert find_vendors(tmp_path) == frozenset()
+    hardware.device(sys_folder, "2", link, **{"class": "0x030200", "vendor": "0x10de"})
+    hardware.device(sys_folder, "3", link, **{"class": "0x120000", "vendor": "0x1002"})
+    assert find_vendors(tmp_path) == {"nvidia", "amd"}
+    (tmp_path / "dev/accel").mkdir(parents=True)
+    (tmp_path / "dev/accel/accel0").touch()
+    assert find_vendors(tmp_path) == {"nvidia", "amd", "intel"}
 
 
 def test_cuda_needs_no_tensorrt() -> None:

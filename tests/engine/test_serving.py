@@ -23,9 +23,17 @@ from opdbus.engine.embedder import Embedder
 from opdbus.engine.opening import open_level
 from opdbus.engine.provider import Placement, Provider, Session
 from opdbus.engine.sessions import open_session
-from opdbus.errors import Internal, NoModel, ProviderError, ProviderLost, ShuttingDown
+from opdbus.errors import (
+    Internal,
+    InvalidArgs,
+    NoModel,
+    ProviderError,
+    ProviderLost,
+    ShuttingDown,
+)
 from opdbus.models.level_table import LEVELS
 from opdbus.serving.serving import Serving
+from opdbus.serving.states import State
 from opdbus.settings.parsing import ProviderRequest
 
 CPU, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
@@ -340,6 +348,30 @@ def test_other_levels_are_loaded_when_asked_for(fp32: Config, tmp_path: Path) ->
         assert sorted(serving.loaded) == ["low", "medium"]
 
     run(replace(fp32, model_dir=models, max_loaded_bytes=1), work)
+
+
+@pytest.mark.parametrize("name", ["low", "LOW", " Low "])
+def test_a_level_is_loading_until_it_serves(fp32: Config, tmp_path: Path, name: str) -> None:
+    """Give the phase of a level that a call asks for, however it writes the name."""
+    write_tiny_model(tmp_path / "models" / LEVELS["low"].folder)
+
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        assert serving.phase_of("low") is None
+        hospital.slow[OPENVINO] = threading.Event()
+        with pytest.raises(NoModel, match="the level low is loading"):
+            serving.refuse_while_loading(name)
+        phase = serving.phase_of("low")
+        assert phase
+        assert phase.state is State.LOADING
+        hospital.slow[OPENVINO].set()
+        await serving.embedder(name)
+        phase = serving.phase_of("low")
+        assert phase
+        assert phase.state is State.READY
+        with pytest.raises(InvalidArgs, match=r"no level 'hihg'; .*did you mean high\?"):
+            await serving.embedder("hihg")
+
+    run(replace(fp32, model_dir=tmp_path / "models"), work)
 
 
 def test_calls_for_one_level_load_it_once(fp32: Config) -> None:

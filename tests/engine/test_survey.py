@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.machines import host
 from harness.running import Running
-from test_providers import WHY_NOT, host
+from test_providers import WHY_NOT
 
 from opdbus.engine.host import HERE
 from opdbus.engine.provider_survey import (

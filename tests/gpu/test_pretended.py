@@ -51,9 +51,10 @@ def pretended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def told(pretended: Path, *arguments: object) -> dict[str, Any]:
+def told(pretended: Path, *arguments: object, **environ: str) -> dict[str, Any]:
     """Run the child, and read what it found."""
     beside = {} if has_cuda() else {"PYTHONPATH": BESIDE}
+    beside |= environ
     done = subprocess.run(
         [sys.executable, HERE / "placing.py", *map(str, arguments)],
         env={**os.environ, **beside, "LD_LIBRARY_PATH": str(pretended)},
@@ -88,3 +89,12 @@ def test_a_gpu_that_computes_nothing_is_refused(pretended: Path, tmp_path: Path)
     assert found["provider"] == "cpu:onnxruntime"
     (reason,) = found["reasons"]
     assert "cannot be trusted" in reason
+
+
+def test_a_driver_that_is_too_old_is_named(pretended: Path, tmp_path: Path) -> None:
+    """Say which driver CUDA 13 needs where the driver has another CUDA, and try nothing."""
+    model = write_tiny_model(tmp_path / "model")
+    found = told(pretended, "chosen", model, tmp_path / "home", PRETEND_CUDA="12020")
+    assert found["provider"] == "cpu:onnxruntime"
+    (reason,) = found["reasons"]
+    assert "is too old for CUDA 13: it has CUDA 12.2; CUDA 13 needs the NVIDIA driver 580" in reason

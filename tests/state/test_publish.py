@@ -7,7 +7,7 @@ import pytest
 
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import MAX_NAME, Identity
-from opdbus.state.publish import MAX_BYTES, MAX_DEPTH, make_object, source
+from opdbus.state.publish import MAX_BYTES, MAX_DEPTH, describe, make_object, source
 from opdbus.state.secret_text import REDACTED
 
 WHO = "publish:probe"
@@ -123,3 +123,37 @@ def test_secret_in_a_refusal_is_hidden() -> None:
         with pytest.raises(InvalidArgs) as caught:
             make_object(WHO, "p", "k", name, properties)
         assert "SEC" not in str(caught.value)
+
+
+JOBS = [
+    ("backup", "job", "home", {"state": "failed", "keep": {"days": 3}}),
+    ("backup", "job", "mail", {"note": "tape", "described_by": ["note"]}),
+]
+
+
+def test_objects_are_described_by_the_named_properties() -> None:
+    """Note the names in each object, but for one that names its own."""
+    home, mail = describe(JOBS, ["keep.days", "state"])
+    assert home[3] == {**JOBS[0][3], "described_by": ["keep.days", "state"]}
+    assert mail == JOBS[1]
+    # names are no values, and stay through redaction
+    assert make_object(WHO, *home).properties["described_by"] == ["keep.days", "state"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        (["stat"], "'stat', which no object has"),
+        (["keep2.days"], "'keep2.days', which no object has"),
+        (["x" * 9999], "which no object has"),
+        (["state", ""], "up to 16 names"),
+        ([1], "up to 16 names"),
+        (["state"] * 17, "up to 16 names"),
+        (["keep.password"], "'keep.password', whose values are hidden"),
+    ],
+)
+def test_bad_descriptions_are_refused(keys: list[Any], fault: str) -> None:
+    """Refuse names that no object has, too many, and those of secrets, in a short sentence."""
+    with pytest.raises(InvalidArgs, match=fault) as caught:
+        describe(JOBS, keys)
+    assert len(str(caught.value)) < 200

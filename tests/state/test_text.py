@@ -128,3 +128,49 @@ def test_a_line_that_was_cut_ends_with_a_word() -> None:
     assert first_line("a lamp\nmore") == "a lamp"
     assert first_line("word " * 48) == "word " * 47 + "word..."
     assert first_line("x" * 240) == "x" * 240 + "..."
+
+
+FIELDS = {
+    "description": "nightly backup",
+    "state": "failed",
+    "target": "/srv",
+    "keep": {"days": 3, "kind": "weekly"},
+    "hosts": ["a", "b"],
+    "note": "robot in the cellar " * 20,
+    "key": "[redacted]",
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (["state"], "backup job home; state failed"),
+        (["keep", "state"], "backup job home; keep days 3, keep kind weekly, state failed"),
+        (["keep.kind", "hosts"], "backup job home; keep kind weekly, hosts a, b"),
+        (["state", "description"], "backup job home: nightly backup; state failed"),
+        (["stat", "kee", "key", ""], "backup job home"),
+        ([], "backup job home"),
+        ("state", "backup job home: nightly backup"),
+        (None, "backup job home: nightly backup"),
+        ([3, "state", "state"], "backup job home; state failed"),
+    ],
+)
+def test_a_publisher_says_what_describes_its_object(keys: Any, text: str) -> None:
+    """Make the text of the properties that a published object names, in their order."""
+    fields = {**FIELDS, "described_by": keys}
+    found = render(StateObject(Identity("publish:x", "backup", "job", "home"), fields))
+    assert found.text == text
+    assert "described" not in found.words
+    assert "cellar" in found.words
+    # what the host says of itself, or a state file, is described as ever
+    for source in (FILE, "live:x"):
+        other = render(StateObject(Identity(source, "backup", "job", "home"), fields))
+        assert other.text == "backup job home: nightly backup"
+
+
+def test_a_long_description_is_cut() -> None:
+    """Cut the text at the length of a line, whatever a publisher names."""
+    fields = {**FIELDS, "described_by": ["note"]}
+    found = render(StateObject(Identity("publish:x", "backup", "job", "home"), fields))
+    assert found.text.startswith("backup job home; note robot in the cellar")
+    assert len(found.text) <= 240

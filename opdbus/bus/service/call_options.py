@@ -26,7 +26,7 @@ Given: TypeAlias = dict[str, Plain]
 
 MAX_LIMIT: Final = 10_000
 
-_WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "double"}
+_WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "double", list: "list"}
 # The most names in a message: publishers may add any number.
 _MAX_LISTED_NAMES: Final = 30
 LIST_FILTER: Final = {**dict.fromkeys(FILTER_KEYS, str), "where": str}

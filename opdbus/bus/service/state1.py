@@ -333,13 +333,16 @@ class StateInterface:
         self, caller: Caller, source: str, objects: Sequence[WireObject], options: Given
     ) -> list[str]:
         """Store observed objects; return their paths."""
-        lifetime = Options(options, {"lifetime": str}).get("lifetime", "kept")
+        checked = Options(options, {"lifetime": str, "describe": list})
+        lifetime = checked.get("lifetime", "kept")
         one_of("lifetime", lifetime, ("kept", "connection"))
         publisher = publish.source(source)
         require_objects(len(objects))
+        describe: list[Plain] = checked.get("describe", [])
 
         def convert() -> tuple[list[StateObject], list[str]]:
-            items = [publish.make_object(publisher, *given) for given in objects]
+            described = publish.describe(objects, describe) if describe else objects
+            items = [publish.make_object(publisher, *given) for given in described]
             return items, [paths.of(*item.identity[1:]) for item in items]
 
         # 0.1 ms an object

@@ -35,7 +35,9 @@ _STATES: Final = [state.value for state in State if state is not State.CLOSED]
 TEXTS_TOKENIZED: Final = 128
 MOST_TOKENIZED: Final = 16 << 10
 # Options of every method that returns vectors.
-_OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
+_OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int, "wait": bool}
+# Detail of a level that loads.
+_OPENING: Final = "the first time, its graph is built and its precisions are graded"
 # Options of those that also have a timeout.
 _TIMED: Final = {**_OPTIONS, "timeout": float}
 
@@ -85,10 +87,8 @@ class VectorizerInterface:
         self, caller: Caller, texts: Sequence[str], options: Given
     ) -> tuple[int, str, bytes, Sequence[int], Mapping[str, Plain]]:
         """Embed texts; return the vectors, each text's tokens, and what served."""
-        checked = Options(options, {**_TIMED, "dtype": str, "wait": bool})
+        checked = Options(options, {**_TIMED, "dtype": str})
         level = checked.get("level", "")
-        if not checked.get("wait", default=True):
-            self._serving.refuse_while_loading(level)
         wanted, found = await self._embed(caller, texts, checked)
         engine = found.engine or await self._serving.embedder(level)
         tokens = list(found.lengths)
@@ -114,7 +114,7 @@ class VectorizerInterface:
     ) -> tuple[Descriptor, int, int, str]:
         """Embed the texts of a file; return the vectors in a file."""
         checked = Options(options, {**_OPTIONS, "dtype": str, "job": bool})
-        embedder = await self._serving.embedder(checked.get("level", ""))
+        embedder = await self._engine(checked)
         wanted = choose_format(checked, embedder.dimension)
         bulk = BulkOptions(
             wanted,
@@ -131,8 +131,7 @@ class VectorizerInterface:
     ) -> tuple[int, list[int]]:
         """Count the tokens of texts without truncation; return the model's limit and the counts."""
         require_text(texts)
-        level = Options(options, {"level": str}).get("level", "")
-        embedder = await self._serving.embedder(level)
+        embedder = await self._engine(Options(options, {"level": str, "wait": bool}))
         return embedder.max_tokens, await embedder.count_tokens(texts)
 
     async def tokenize(
@@ -145,10 +144,7 @@ class VectorizerInterface:
                 f"{len(texts)} texts of {size} characters, past the limit of"
                 f" {TEXTS_TOKENIZED} texts and {MOST_TOKENIZED} characters: send fewer at a time"
             )
-        level = checked.get("level", "")
-        if not checked.get("wait", default=True):
-            self._serving.refuse_while_loading(level)
-        return await (await self._serving.embedder(level)).list_tokens(texts)
+        return await (await self._engine(checked)).list_tokens(texts)
 
     async def levels(self, _caller: Caller, options: Given) -> list[tuple[str, str, int, str, str]]:
         """Return the levels with their status."""
@@ -225,14 +221,21 @@ class VectorizerInterface:
             proven = loaded.proven
             detail = f"{loaded.provider} on {proven.hardware}, {proven.proof.precision}"
             return "loaded", detail
-        if name == config.vector_level:
-            phase = self._serving.phase
-            return phase.state.value, str(phase.error or phase.reason)
+        is_configured = name == config.vector_level
+        if phase := self._serving.phase if is_configured else self._serving.phase_of(name):
+            return phase.state.value, str(phase.error or phase.reason or _OPENING)
         try:
             where = folder.find_model(LEVELS[name], config)
         except ModelError as error:
             return "missing", str(error)
         return "available", f"{where}; loaded at the first call that asks for it"
+
+    async def _engine(self, options: Options) -> Embedder:
+        """Return the engine of the options' level; without `wait`, refuse while it loads."""
+        level = options.get("level", "")
+        if not options.get("wait", default=True):
+            self._serving.refuse_while_loading(level)
+        return await self._serving.embedder(level)
 
     async def _embed(
         self, caller: Caller, texts: Sequence[str], options: Options
@@ -252,7 +255,7 @@ class VectorizerInterface:
         self, caller: Caller, texts: Sequence[str], options: Options
     ) -> tuple[Format, Embedding]:
         level, truncate = options.get("level", ""), options.get("truncate", default=True)
-        wanted = choose_format(options, (await self._serving.embedder(level)).dimension)
+        wanted = choose_format(options, (await self._engine(options)).dimension)
         if len(texts) * wanted.row_bytes > MAX_REPLY_BYTES:
             most = MAX_REPLY_BYTES // wanted.row_bytes
             raise LimitsExceeded(
