@@ -170,7 +170,8 @@ class Cron:
             refused = self._reason_to_ignore(file, dialect)
             for job in jobs[:_MAX_LINES]:
                 ignored = refused or job.ignored
-                yield f"{file} {job.program}".rstrip(" "), file, job._replace(ignored=ignored)
+                name = job.program.rpartition("/")[2]
+                yield f"{file} {name}".rstrip(" "), file, job._replace(ignored=ignored)
         file = self.etc / "anacrontab"
         text = text_of(file, _MAX_BYTES, skipped)
         for name, job in [*crontab.parse_anacrontab(text, file, skipped)][:_MAX_LINES]:
