@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from datetime import date, timedelta
 from itertools import product
@@ -46,6 +46,15 @@ def etc(tmp_path: Path) -> Path:
 # What the programs of Debian's cron and of cronie have in them, which SUSE calls cron, too.
 DEBIAN = "\x7fELF\0Syntax error, this crontab file will be ignored\0"
 CRONIE = "\x7fELF\0cronie 1.7.2\0"
+
+
+def _running(*services: str) -> Callable[[Collection[str]], Awaitable[list[str]]]:
+    """Make what says which services run."""
+
+    async def active_units(names: Collection[str]) -> list[str]:
+        return [name for name in services if name in names]
+
+    return active_units
 
 
 @asynccontextmanager
@@ -102,12 +111,24 @@ async def test_jobs_come_change_and_go(etc: Path) -> None:
 
 async def test_a_host_without_cron(tmp_path: Path) -> None:
     """Where there is none of the files the observer is absent; without a program it says so."""
-    source = Cron(tmp_path / "etc", str(tmp_path))
+    source = Cron(tmp_path / "etc", str(tmp_path), running=_running())
     async with observed(tmp_path, Observer("cron", "cron", source.observe)) as host:
         await host.until(lambda: host.status.state == "absent")
         (tmp_path / "etc" / "cron.d").mkdir(parents=True)
         await host.until(lambda: host.status.state == "up")
         assert "no cron here that would run them" in host.status.detail
+
+
+@pytest.mark.parametrize(("service", "tables"), [("cron.service", 1), ("crond.service", 2)])
+async def test_a_host_whose_cron_is_outside(etc: Path, service: str, tables: int) -> None:
+    """In a container, systemd says which cron the host runs; its kind decides on names of files."""
+    for name in ("plain", "example.com"):
+        (etc / "cron.d" / name).write_text("@daily root /opt/x\n")
+    source = Cron(etc, str(etc), running=_running(service))
+    async with observed(etc.parent, Observer("cron", "cron", source.observe)) as host:
+        await host.until_shown(f"cron/job/{etc}/cron.d/plain x")
+        assert "no cron here" not in host.status.detail
+        assert sum("/cron.d/" in name for name in host.names) == tables
 
 
 async def test_files_that_are_no_crontabs(etc: Path) -> None:

@@ -68,6 +68,31 @@ async def test_what_is_read_at_intervals_may_have_changed_before_the_stop(
     ]
 
 
+async def test_only_a_unit_that_is_there_is_to_be_enabled(tmp_path: Path) -> None:
+    """The journal's status names the unit to enable, or that this host has none."""
+    unlisted, listed = asyncio.Event(), asyncio.Event()
+
+    async def observe(report: Report) -> None:
+        report.put("unit", "a.service", {})
+        await unlisted.wait()
+        report.replace("unit", {"a.service": {}})
+        await listed.wait()
+        report.put("unit", "op-dbus-journal.service", {})
+        await asyncio.Event().wait()
+
+    async with observed(tmp_path, Observer("systemd", "systemd", observe)) as host:
+
+        def detail() -> str:
+            return host.supervisor.statuses[-1].detail
+
+        await host.until(lambda: host.status.state == "up")
+        assert detail() == "who did what, and why units failed, is unknown"
+        unlisted.set()
+        await host.until(lambda: detail().endswith("this host has no op-dbus-journal.service"))
+        listed.set()
+        await host.until(lambda: detail().endswith("`systemctl enable --now op-dbus-journal`"))
+
+
 async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: Source) -> None:
     """A field that moves changes no object and has no row; an event beside it is one row."""
     async with observed(tmp_path, source.observer) as host:

@@ -25,6 +25,7 @@ from opdbus.observe.packages.documents import Documents, Places
 from opdbus.observe.packages.dpkg import Package, StatusFile
 from opdbus.observe.systemd.unit_files import TYPES, is_unit
 from opdbus.platform.lines import split_lines, strip_blanks
+from opdbus.platform.regular_files import answers
 from opdbus.platform.tasks import until_first_ends
 from opdbus.state.object import Json
 from opdbus.state.secret_names import is_secret_name
@@ -239,7 +240,8 @@ class ConfigFileLists:
         for home in sorted(homes):
             for entry in _entries(home):
                 # in an `-enabled` folder, links to files count too
-                is_file = entry.is_file(follow_symlinks=home.name.endswith(_OF_LINKS))
+                follow = home.name.endswith(_OF_LINKS) and answers(entry.path)
+                is_file = entry.is_file(follow_symlinks=follow)
                 if entry.path not in found and is_file and not _LEFT_BESIDE.fullmatch(entry.name):
                     what = f"{self._purpose(entry.path)} of no package"
                     link = (
@@ -258,7 +260,8 @@ class ConfigFileLists:
         waiting = deque(found)
         while waiting and len(named) < _MAX_NAMED_FILES:
             path = waiting.popleft()
-            if path.rpartition("/")[0] in _NOUNS and not path.startswith("/etc/default/"):
+            is_other = path.rpartition("/")[0] in _NOUNS and not path.startswith("/etc/default/")
+            if is_other or not answers(path):
                 continue
             try:
                 status = os.stat(path)  # noqa: PTH116 -- of thousands of paths
@@ -270,7 +273,7 @@ class ConfigFileLists:
                 known = signature, self._read_mentions(Path(path))
             self._mentions[path] = known
             for other in known[1]:
-                if other not in found and other not in named and os.path.isfile(other):  # noqa: PTH113 -- of thousands of paths
+                if other not in found and other not in named and _is_file(other):
                     named[other] = Origin(f"{_NAMED_IN}{path}")
                     waiting.append(other)
         return named
@@ -302,7 +305,8 @@ class ConfigFileLists:
         for entry in chain.from_iterable(map(_entries, self._sources.units)):
             unit = entry.name.removesuffix(".d")
             # drop-ins may exist for a unit, and for all units of a type
-            if unit != entry.name and (is_unit(unit) or unit in TYPES) and entry.is_dir():
+            is_folder = unit != entry.name and (is_unit(unit) or unit in TYPES)
+            if is_folder and answers(entry.path) and entry.is_dir():
                 folders.add(entry.path)
                 for inner in _entries(Path(entry.path)):
                     if inner.name.endswith(".conf"):
@@ -324,6 +328,10 @@ def _name_package(name: str, summary: str) -> str:
     if not summary:
         return name
     return f"{name} ({summary})" if is_secret_name(name) else f"{name}: {summary}"
+
+
+def _is_file(path: str) -> bool:
+    return answers(path) and os.path.isfile(path)  # noqa: PTH113 -- of thousands of paths
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -391,6 +399,8 @@ class Examiner:
         self._known = {path: known for path, known in self._known.items() if path in others}
 
     def _examine_one(self, path: str, md5: str, folders: "_Folders") -> dict[str, Json]:
+        if not answers(path):
+            return {"readable": False}
         try:
             status = os.stat(path)  # noqa: PTH116 -- of thousands of paths, Path() takes most of the time
         except (FileNotFoundError, NotADirectoryError):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -40,6 +41,7 @@ _FIELDS: Final[tuple[tuple[int, int, list[str]], ...]] = (
 _ALL_DAYS: Final = frozenset(range(1, 32))
 _LONGEST_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _LEAST_RUN: Final = 3
+_CACHED: Final = 256
 # Up to this many times of day are listed as such.
 _MOST_TIMES: Final = 6
 _CHOSEN: Final = ", where cron chooses at random for ~"
@@ -243,6 +245,7 @@ def parse_anacrontab(text: str, path: Path, skipped: Skipped) -> Iterator[tuple[
             skipped.line(path, number)
 
 
+@lru_cache(_CACHED)
 def describe_schedule(when: str) -> str:
     """Return a schedule in words that are true of each time at which cron runs it."""
     if when.startswith("@"):
@@ -338,6 +341,7 @@ def _join_runs(numbers: list[int], spell: Callable[[int], str], to: str) -> Iter
             yield from map(spell, run)
 
 
+@lru_cache(_CACHED)
 def program(command: str) -> str:
     """Return the program that a command line is for, or empty.
 

@@ -168,6 +168,14 @@ async def descriptions(units: Collection[str]) -> dict[str, str]:
         return {unit.name: unit.description for unit in await manager.units_of(units)}
 
 
+async def active_units(names: Collection[str]) -> list[str]:
+    """Return the active units among the names; none where PID 1 does not answer."""
+    with suppress(Absent, LostSource):
+        async with Pid1() as manager:
+            return [unit.name for unit in await manager.active(names)]
+    return []
+
+
 async def required_by(unit: str) -> Collection[str]:
     """Return the units that a loaded unit requires or wants; none where PID 1 does not answer."""
     with suppress(Absent, LostSource, TimeoutError):
