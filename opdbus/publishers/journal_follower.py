@@ -25,14 +25,14 @@ from opdbus.history import acts
 from opdbus.platform.lines import split_lines
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, signals, until_first_ends
-from opdbus.publishers import journal_lines
+from opdbus.publishers import failure_reasons, journal_lines
+from opdbus.publishers.failure_reasons import Line, strip_control
 from opdbus.publishers.journal_lines import (
     Act,
     ActStarted,
     CommandContinued,
     Entry,
     Failure,
-    Line,
     RootLoggedIn,
     SessionClosed,
     escape,
@@ -441,9 +441,9 @@ class Follower:
             or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
         ends: Sequence[Line] = ()
-        if journal_lines.is_by_signal(failure.result):
+        if failure_reasons.is_by_signal(failure.result):
             ends = await self._lines(f"INVOCATION_ID={failure.run}")
-        if not (why := journal_lines.describe_reason(failure.result, [*lines, *ends])):
+        if not (why := failure_reasons.describe_reason(failure.result, [*lines, *ends])):
             return None
         last = {
             "at": _format_time(failure.at),
@@ -473,9 +473,9 @@ def _lines_of(entries: Sequence[Entry]) -> list[Line]:
         priority = entry.fields.get("PRIORITY", "6")
         level = int(priority) if priority.isdecimal() else 6
         found += [
-            Line(escape(text.strip(), _LINE), level, entry.fields.get("_PID") == "1")
+            Line(escape(strip_control(text).strip(), _LINE), level, entry.fields.get("_PID") == "1")
             for text in split_lines(message)[-_MOST_READ:]
-            if text.strip()
+            if strip_control(text).strip()
         ]
     return found[-_MOST_READ:]
 

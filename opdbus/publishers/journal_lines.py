@@ -7,7 +7,7 @@ of another user's process is believed only from a program that logs so, and only
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from getopt import GetoptError, gnu_getopt
 from typing import Final, NamedTuple, TypeAlias
 
@@ -292,69 +292,3 @@ _PARSERS: Final[Mapping[str, Callable[[Entry, Callable[[int], str]], Event | Non
     "sshd": _parse_ssh,
     "sshd-session": _parse_ssh,
 }
-
-
-class Line(NamedTuple):
-    """A line that a unit logged, or systemd about it, and its priority of syslog(3)."""
-
-    text: str
-    priority: int
-    is_of_systemd: bool = False
-
-
-# Results of units whose processes did not exit by themselves, in words.
-_KILLED: Final[Mapping[str, str]] = {
-    "signal": "killed by {}",
-    "core-dump": "killed by {}, with a core dump",
-    "timeout": "a time limit was exceeded",
-    "watchdog": "the watchdog's time limit was exceeded",
-    "oom-kill": "killed since memory was short",
-}
-_BY_SIGNAL: Final = frozenset(("signal", "core-dump"))
-# What systemd says of the process whose end made a unit fail.
-_SIGNAL: Final = re.compile(
-    r" process exited, code=(?:killed|dumped), status=\d+/([A-Z0-9+-]{1,12})$"
-)
-# Words of errors, and words that a harmless line may have.
-_ERRORS: Final = (
-    re.compile(
-        r"\b(?:emerg|alert|crit(?:ical)?|fatal|panic(?:ked)?|segfault|err(?:or)?s?|exception)\b"
-        r"|\w(?:Error|Exception)\b",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        r"\b(?:fail\w*|can(?:no|')t|cannot|could not|unable|denied|invalid|refused|missing|bad"
-        r"|not found|no such|unknown|already in use|abort\w*|out of memory)\b",
-        re.IGNORECASE,
-    ),
-)
-_ERROR_PRIORITY: Final = 3
-_OF_EVERY_FAILURE: Final = re.compile(r"^Failed to start |: Failed with result |process exited, ")
-
-
-def is_by_signal(result: str) -> bool:
-    """Return whether a signal ended a unit, by systemd's result."""
-    return result in _BY_SIGNAL
-
-
-def describe_reason(result: str, lines: Sequence[Line]) -> str:
-    """Return why a unit failed: systemd's result if it was killed, else the line that says best.
-
-    The first of the lines about an error has its cause more often than later ones; without any, the
-    last line counts. What systemd says of every failure says least.
-    """
-    if result in _KILLED:
-        of_systemd = (line.text for line in reversed(lines) if line.is_of_systemd)
-        names = (found[1] for text in of_systemd if (found := _SIGNAL.search(text)))
-        return _KILLED[result].format(next((f"SIG{name}" for name in names), "a signal"))
-
-    def rank(line: Line) -> int:
-        if line.is_of_systemd:
-            return len(_ERRORS) + (2 if _OF_EVERY_FAILURE.search(line.text) else 1)
-        if line.priority <= _ERROR_PRIORITY:
-            return 0
-        return next((n for n, words in enumerate(_ERRORS) if words.search(line.text)), len(_ERRORS))
-
-    best = min(map(rank, lines), default=0)
-    of_best = [line.text for line in lines if rank(line) == best]
-    return of_best[-1 if best == len(_ERRORS) else 0] if of_best else ""

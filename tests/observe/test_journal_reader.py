@@ -16,13 +16,13 @@ from harness.running import Caller, Running, calling, state_file
 from opdbus.bus import paths
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
-from opdbus.publishers import journal_follower, journal_lines
+from opdbus.publishers import failure_reasons, journal_follower, journal_lines
+from opdbus.publishers.failure_reasons import Line
 from opdbus.publishers.journal_lines import (
     Act,
     ActStarted,
     CommandContinued,
     Failure,
-    Line,
     RootLoggedIn,
     SessionClosed,
 )
@@ -171,7 +171,7 @@ def test_the_reason_of_a_failure(lines: tuple[str, ...], wanted: int) -> None:
     """The first line about an error says why a unit failed, without any the last line."""
     said = [Line(text, 6) for text in lines]
     of_systemd = Line("Failed to start a.service.", 3, is_of_systemd=True)
-    reason = journal_lines.describe_reason
+    reason = failure_reasons.describe_reason
     assert reason("exit-code", [of_systemd, *said, of_systemd]) == lines[wanted]
     assert reason("exit-code", [Line("of priority err", 3), *said]) == "of priority err"
     cause = Line("a.service: Failed to load environment files: No such file", 3, is_of_systemd=True)
@@ -188,10 +188,10 @@ def test_the_reason_of_a_killed_unit() -> None:
     ):
         of_systemd = Line(said.format(*end), 5, is_of_systemd=True)
         of_unit = Line(said.format("killed", "15/TERM"), 3)
-        assert journal_lines.describe_reason(result, [of_unit, of_systemd]) == why
+        assert failure_reasons.describe_reason(result, [of_unit, of_systemd]) == why
     for lines in ([], [Line("error: harmless", 3)]):
-        assert journal_lines.describe_reason("signal", lines) == "killed by a signal"
-        assert journal_lines.describe_reason("oom-kill", lines) == "killed since memory was short"
+        assert failure_reasons.describe_reason("signal", lines) == "killed by a signal"
+        assert failure_reasons.describe_reason("oom-kill", lines) == "killed since memory was short"
 
 
 async def test_a_command_that_has_said_all_ends_itself(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
             lines = ["starting", "web: [emerg] no \x1b[31mdirective", "token=hunter2-secret-0123"]
             fake.fail("web.service", cut, *lines)
             (last,) = (await until_shown(caller, "failure", "web.service"))["failed"]
-            assert last["why"] == r"web: [emerg] no \x1b[31mdirective"
+            assert last["why"] == "web: [emerg] no directive"
             assert (last["result"], len(last["lines"])) == ("exit-code", 4)
             # lines that the journal gets late
             fake.fail("late.service")
