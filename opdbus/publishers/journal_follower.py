@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -123,6 +123,16 @@ class JournalBatch:
         # sessions that ended, by user
         self.ended: dict[str, list[Fields]] = {}
         self.failed: dict[str, Failure] = {}
+        # numbers of lines that were not understood, by program, and the shape of the last
+        self._unread = Counter[str]()
+        self._last_unread = ""
+
+    @property
+    def unread(self) -> str:
+        """The numbers of lines that were not understood; empty if there are none."""
+        counts = (f"{n:,} line{'s' * (n > 1)} of {name}" for name, n in self._unread.items())
+        listed = ", ".join(counts)
+        return listed and f"{listed} not understood; the last: {self._last_unread}"
 
     @property
     def state(self) -> Fields:
@@ -140,9 +150,14 @@ class JournalBatch:
         """Read a line of journalctl."""
         entry = journal_lines.read_entry(line)
         if entry is None:
+            if line.strip():
+                self._note_unread("journalctl", line.decode(errors="replace"))
             return
         self.cursor = entry.cursor
-        match journal_lines.parse_event(entry):
+        event = journal_lines.parse_event(entry)
+        if event is None and (program := journal_lines.find_unread(entry)):
+            self._note_unread(program, entry.message)
+        match event:
             case ActStarted() as started:
                 self._begin(started)
             case CommandContinued(key=key, user=user, text=text):
@@ -155,6 +170,10 @@ class JournalBatch:
                 self._addresses[key] = address
             case Failure() as failure if len(self.failed) < _MOST_FAILED:
                 self.failed[failure.unit] = failure
+
+    def _note_unread(self, program: str, line: str) -> None:
+        self._unread[program] += 1
+        self._last_unread = journal_lines.describe_shape(line)
 
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
@@ -298,21 +317,21 @@ class Follower:
         self, client: Client, journalctl: Sequence[str], batch: JournalBatch, state: Path
     ) -> None:
         self._client = client
-        self._journalctl = (*journalctl, "--quiet", "--no-pager", "--output=json", _FIELDS)
+        self._journalctl = (*journalctl, "--quiet", "--no-pager", "--all", "--output=json", _FIELDS)
         self._batch = batch
         self._state = state
         self._published_at: deque[float] = deque([0.0] * _AT_ONCE, maxlen=_AT_ONCE)
         # when units failed last
         self._failed_at: dict[str, float] = {}
         self._state_text, self._saved_at = "", time.monotonic()
+        self._unread = ""
         # what was published last
         self._said: dict[str, Published] = {}
 
     async def run(self) -> None:
         """Publish that the journal is followed, and then what it says; raises ConnectionError."""
-        reader = (*acts.READER_KIND, acts.PUBLISHER, {"follows": [*journal_lines.PROGRAMS]})
         async with self._follow() as lines:
-            await self._client.publish(_READER, [reader], lifetime="connection")
+            await self._publish_reader()
             if not self._batch.cursor:
                 await self._queue_earlier()
             try:
@@ -364,7 +383,16 @@ class Follower:
         for failure in [*found.values()][-_MOST_FAILED:]:
             self._queue(failure)
 
+    async def _publish_reader(self) -> None:
+        """Publish that the journal is followed, and how many lines were not understood."""
+        self._unread = self._batch.unread
+        fields = {"follows": [*journal_lines.PROGRAMS], "unread": self._unread}
+        reader = (*acts.READER_KIND, acts.PUBLISHER, {k: v for k, v in fields.items() if v})
+        await self._client.publish(_READER, [reader], lifetime="connection")
+
     async def _publish(self) -> None:
+        if self._batch.unread != self._unread:
+            await self._publish_reader()
         self._batch.end_lost()
         objects = self._batch.users()
         for failure in self._batch.failed.values():

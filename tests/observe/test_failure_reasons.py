@@ -12,7 +12,7 @@ level=info msg="error handler registered"
 no errors found
 2024-03-01T10:00:00.000000Z mysqld_safe Logging to '/var/lib/mysql/host.err'.
 2024-03-01T10:00:01.000000Z 0 [Note] InnoDB: Completed initialization; failed=0
-2024-03-01T10:00:01.000000Z 0 [System] [MY-010116] [Server] /usr/sbin/mysqld (mysqld 8.0.36) starting
+2024-03-01T10:00:01.000000Z 0 [System] [MY-010116] [Server] /usr/sbin/mysqld (mysqld 8.0) starting
 2024-03-01T10:00:01.000000Z 0 [Warning] [MY-010068] [Server] CA certificate ca.pem is self signed.
 2024-03-01 10:00:00.123 UTC [812] LOG:  redirecting log output, error level is fatal
 2024-03-01 10:00:00.123 UTC [812] HINT:  Future log output will appear in directory "log/errors".
@@ -132,7 +132,7 @@ I, [2024-03-01T10:00:00.123 #812]  INFO -- : error tracker ready
 # Lines that say why something failed.
 TELLING = r"""
 FATAL: configuration file "/etc/x.conf" contains errors
-2024-03-01T10:00:02Z 0 [ERROR] [Server] Can't start server: Bind on TCP/IP port: Address already in use
+0 [ERROR] [Server] Can't start server: Bind on TCP/IP port: Address already in use
 2024-03-01  9:59:59 0 [ERROR] InnoDB: The innodb_system data file 'ibdata1' must be writable
 nginx: [emerg] bind() to 0.0.0.0:80 failed (98: Address already in use)
 nginx: [emerg] unknown directive "foo" in /etc/nginx/nginx.conf:3

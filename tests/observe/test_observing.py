@@ -12,6 +12,7 @@ from opdbus.errors import ConfigError
 from opdbus.history.change import Cause
 from opdbus.observe import selection
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
+from opdbus.state.object import Identity, StateObject
 
 
 @pytest.fixture
@@ -91,6 +92,11 @@ async def test_only_a_unit_that_is_there_is_to_be_enabled(tmp_path: Path) -> Non
         await host.until(lambda: detail().endswith("this host has no op-dbus-journal.service"))
         listed.set()
         await host.until(lambda: detail().endswith("`systemctl enable --now op-dbus-journal`"))
+        for note in ("", "2 lines of sudo not understood; the last: x : X=?"):
+            identity = Identity("publish:journal.reader", "journal", "reader", "op-dbus-journal")
+            await host.memory.publish([StateObject(identity, {"unread": note})], 0, cause="")
+            await host.until(lambda: detail() == note)  # noqa: B023 -- at once
+            assert host.supervisor.statuses[-1].state == "up"
 
 
 async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: Source) -> None:
