@@ -22,7 +22,7 @@ from opdbus.observe.core.pace import Allowance
 from opdbus.observe.core.report import Absent, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages.documents import Documents, Places
-from opdbus.observe.packages.dpkg import Package, StatusFile
+from opdbus.observe.packages.dpkg import Package, StatusFile, read_diversions
 from opdbus.observe.systemd.unit_files import TYPES, is_unit
 from opdbus.platform.lines import split_lines, strip_blanks
 from opdbus.platform.regular_files import answers
@@ -114,7 +114,7 @@ class Sources:
     def files(self) -> set[str]:
         """Return the files that list others."""
         ucf = {str(self.ucf / "registry"), str(self.ucf / "hashfile")}
-        return {str(self.places.dpkg / "status"), *ucf}
+        return {*(str(self.places.dpkg / name) for name in ("status", "diversions")), *ucf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +170,24 @@ class ConfigFileLists:
         found |= self._of_units(folders)
         # files that packages install with ucf, which dpkg does not list
         sums = {path: md5 for md5, path in self._read_registry("hashfile")}
-        for name, path in self._read_registry("registry"):
-            if name in packages and path.startswith("/"):
-                found[path] = self._of_package(path, packages[name], sums.get(path, ""))
+        listed = [
+            (packages[name], path, sums.get(path, ""))
+            for name, path in self._read_registry("registry")
+            if name in packages and path.startswith("/")
+        ]
         for package in packages.values():
-            for path, note in package.conffiles.items():
-                # several packages may list one file
-                is_better = "obsolete" not in note and package.status == "installed"
-                if "remove-on-upgrade" not in note and (is_better or path not in found):
-                    found[path] = self._of_package(path, package, note)
+            listed += [(package, *each) for each in package.conffiles.items()]
+        diversions = read_diversions(self._sources.places.dpkg)
+        for package, path, note in listed:
+            target, owner = diversions.get(path, (path, package.name))
+            if owner != package.name and path not in found:
+                instead = f"{self._purpose(path)} in place of that of {package.name}"
+                found[path] = Origin(instead, owner)
+            place = path if owner == package.name else target
+            # several packages may list one file
+            is_better = "obsolete" not in note and package.status == "installed"
+            if "remove-on-upgrade" not in note and (is_better or place not in found):
+                found[place] = self._of_package(path, package, note)
         found |= self._find_mentioned(found)
         found |= self._beside(found, folders)
         found |= self._find_mentioned(found)
