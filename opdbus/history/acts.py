@@ -150,7 +150,8 @@ _EVENT_ACTS: Final[Mapping[str, AbstractSet[str]]] = {
 _OCTAL: Final = re.compile(r"[0-7]{1,5}")
 # Programs that do what their words say and nothing else, unlike a shell or an editor.
 _ONE_THING: Final = (
-    frozenset().union(*_PROGRAMS.values(), _FIXED, _SERVICES, _KILLERS, ("systemctl",)) - _EDITORS
+    frozenset().union(*_PROGRAMS.values(), _FIXED, _SERVICES, _KILLERS, ("systemctl", "kill"))
+    - _EDITORS
 )
 _REMOVING: Final = frozenset("userdel deluser groupdel delgroup rm unlink mv umount rmmod".split())
 _REMOVING_WORDS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
@@ -308,6 +309,8 @@ def explains(act: Act, row: Row) -> bool:
         lines = map(_command_line, act.commands)
         return row.identity[1:3] == _PACKAGE and any(line == ran for line in lines)
     row = _of_unit(row)
+    if any(_kills(words, row) for words, _ in act.named(row.identity[1:3])):
+        return True
     is_of_run = row.identity[1:3] == _PACKAGE and row.cause.startswith(("dpkg:", "rpm:"))
     if not (is_of_run or may_be_of_user(row)):
         return False
@@ -317,6 +320,14 @@ def explains(act: Act, row: Row) -> bool:
     return is_of_file and any(
         _has_file_of_unit(words, names, row.identity.name) for words, names in act.named(_FILE)
     )
+
+
+def _kills(words: Sequence[str], row: Row) -> bool:
+    """Return whether a command sends a signal to the main process whose end a row reports."""
+    if PurePosixPath(words[0]).name != "kill" or not is_of_host(row):
+        return False
+    ended = values_of(row, "main_pid")
+    return ended is not None and str(ended[0]) in words[1:]
 
 
 def _has_file_of_unit(words: Sequence[str], names: AbstractSet[str], unit: str) -> bool:

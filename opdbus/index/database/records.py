@@ -148,7 +148,7 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
         what: change.ChangeType = "event" if is_event else "changed" if entry else "appeared"
         is_kept = not (record.transient or (entry and entry.transient))
         if fields or is_event or not entry or not is_kept:
-            item = Change(record.identity, what, why, fields)
+            item = Change(record.identity, what, why, [*fields, *why.fields])
             yield _with_sentence(item, record.text, has_values=is_kept)
     for entry in update.gone:
         old = before.get(entry.id)
@@ -161,7 +161,7 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
     for identity, why in update.events.items():
         entry = update.known.get(identity)
         old = before.get(entry.id) if entry and not entry.transient else None
-        yield of_change(Change(identity, "event", why, []), old.text if old else "")
+        yield of_change(Change(identity, "event", why, why.fields), old.text if old else "")
 
 
 def _with_sentence(item: Change, text: str, *, has_values: bool) -> Change:
