@@ -19,6 +19,9 @@ UNREAD: Final = "unread"
 STATE_FILE: Final = "state file"
 # the host did not follow a recent declaration in time
 NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"
+# The cause and the object of the event that the host was rebooted.
+REBOOT: Final = f"{BOOT}:reboot"
+HOST: Final = Identity("live:host", "system", "fact", "kernel")
 # The field in which rows about drift keep the severity of the worst field; no object has it.
 _SEVERITY: Final = ["drift", "severity"]
 # The first words of causes.

@@ -114,7 +114,7 @@ class JournalBatch:
         self.looks = {look.failure.unit: look for look in pending}
         # the commands that came last, by user, as they were published
         self.ran: dict[str, list[Fields]] = dict(state.get("ran", {}))
-        self._boot = boot
+        self.boot = boot
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
         # processes of commands that only ask op-dbus
@@ -178,7 +178,7 @@ class JournalBatch:
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
         for key, act in [*self.open.items()]:
-            if key.partition(" ")[0] != self._boot:
+            if key.partition(" ")[0] != self.boot:
                 # when it ended is not known
                 self._end(key, act.at)
             elif not _is_alive(key):
@@ -372,7 +372,8 @@ class Follower:
     async def _queue_earlier(self) -> None:
         """Queue the units that failed last in this boot, before the journal was followed."""
         found: dict[str, Failure] = {}
-        command = (*self._journalctl, "--boot=0", f"--lines={_MOST_UNITS}", *_FAILED)
+        of_boot = f"_BOOT_ID={self._batch.boot}"
+        command = (*self._journalctl, f"--lines={_MOST_UNITS}", *_FAILED, of_boot)
         async with at_most(_ANSWER_SECONDS), running_command(*command) as lines:
             while line := await _read_line(lines):
                 entry = journal_lines.read_entry(line)
@@ -524,13 +525,27 @@ async def main(
     state: Path, bus: str = "system", journalctl: Sequence[str] = ("journalctl",)
 ) -> None:
     """Follow the journal for ever; print why it cannot be followed, or nothing be published."""
-    boot = _BOOT.read_text().strip().replace("-", "")
+    boot = await _find_boot(journalctl)
 
     async def follow() -> None:
         async with Client(bus) as client:
             await Follower(client, journalctl, _read_batch(state, boot), state).run()
 
     await repeat_forever(follow, (OSError, OpDbusError))
+
+
+async def _find_boot(journalctl: Sequence[str]) -> str:
+    """Return the id of this boot in the newest entry of the journal, or else the kernel's.
+
+    The kernel's may be that of a container's host, since a sandbox has a /proc of its own.
+    """
+    command = (*journalctl, "--quiet", "--no-pager", "--output=json", "--lines=1")
+    with suppress(OSError):
+        async with at_most(_ANSWER_SECONDS), running_command(*command) as lines:
+            entry = journal_lines.read_entry(await _read_line(lines))
+            if entry and (boot := entry.fields.get("_BOOT_ID")):
+                return boot
+    return _BOOT.read_text().strip().replace("-", "")
 
 
 async def _run_until_stopped(state: Path) -> None:

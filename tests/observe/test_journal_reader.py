@@ -371,7 +371,9 @@ runs = [each for each in given if each.startswith("_SYSTEMD_INVOCATION_ID=")]
 assert "--all" in given, "fields over 4 KiB would be null"
 if "--follow" not in given:
     path = folder / (runs[0].partition("=")[2] if runs else "boot")
-    if not runs and "--boot=0" not in given:
+    if given[-1] == "--lines=1":
+        path = folder / "newest"
+    elif not runs and not given[-1].startswith("_BOOT_ID="):
         sys.exit()
     sys.stdout.write(path.read_text() if path.exists() else "")
     sys.exit()

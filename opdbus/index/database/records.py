@@ -171,8 +171,10 @@ def _with_sentence(item: Change, text: str, *, has_values: bool) -> Change:
     return of_change(item._replace(fields=change.without_values(item.fields)), "")
 
 
-def begin(store: Store, boot: str, at: int) -> str:
-    """Store the boot id, remove transient objects, and return the cause of later changes.
+def begin(store: Store, boot: str, at: int, booted_at: int) -> str:
+    """Store the boot id, record a reboot, and remove transient objects.
+
+    Return the cause of later changes.
 
     The cause is change.START if the host has not rebooted since the last run, else change.BOOT. A
     read-only store is not changed.
@@ -183,7 +185,10 @@ def begin(store: Store, boot: str, at: int) -> str:
     if (before != boot or left) and not store.is_read_only:
         gone = (of_change(Change(e.identity, "gone", Cause(cause), []), "") for e in left)
         with store.transaction():
-            store.set_fact("boot", boot)
+            store.set_fact("boot", boot or before or "")
+            if before and boot and before != boot:
+                reboot = of_change(Change(change.HOST, "event", Cause(change.REBOOT), []), "")
+                store.ledger.append([reboot], booted_at, boot)
             store.ledger.append(gone, at, boot)
             store.remove(entry.id for entry in left)
     return cause
