@@ -55,6 +55,7 @@ from opdbus.insight.insight import Insight
 from opdbus.language import synonyms
 from opdbus.observe import selection
 from opdbus.observe.supervisor import Supervisor
+from opdbus.observe.systemd.pid1 import find_boot
 from opdbus.observe.systemd.unit_mentions import find_mentions
 from opdbus.platform import gc_tuning
 from opdbus.platform.metrics import Family
@@ -158,9 +159,15 @@ class Daemon:
         await asyncio.to_thread(opening.require_level, self._config)
         path = self._config.state_dir / "memory.db"
         of_each = Quota(self._config.publish_objects, self._config.publish_bytes)
+        self._boot = await find_boot(_kernels_boot_id())
         async with (
             StateStore(
-                path, self._take_event, Usage(of_each), boot=_boot(), on_progress=self._progress
+                path,
+                self._take_event,
+                Usage(of_each),
+                boot=self._boot.id,
+                booted_at=self._boot.at,
+                on_progress=self._progress,
             ) as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
@@ -211,7 +218,7 @@ class Daemon:
             self._supervisor,
             self._drifts,
             bulk,
-            Answers(history, lambda: (self._vectorizer, self._state)),
+            Answers(history, lambda: (self._vectorizer, self._state), self._boot.at),
         )
         self._vectorizer = VectorizerInterface(
             serving, self._health, bulk, load, self._reloader.reload, self._state, self._metrics
@@ -417,7 +424,7 @@ class Reloader:
         self._read = settings
 
 
-def _boot() -> str:
+def _kernels_boot_id() -> str:
     """Return the id of this boot; "" if the kernel does not provide it."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip().replace("-", "")

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from opdbus.history import command_lines, jobs
+from opdbus.history.change import REBOOT
 from opdbus.history.row_filter import Row
 from opdbus.state.object import UNIT, Identity, Json, ObjectId
 
@@ -32,6 +33,12 @@ FAILURE: Final = (JOURNAL, "failure")
 # A command's change may come so late, as a stop may, and be recorded this much too early.
 _MOST_LATE: Final = 120 * 1_000_000
 MOST_EARLY: Final = 250_000
+# A host takes so long at most to stop and to come up.
+MOST_LATE_REBOOT: Final = 900 * 1_000_000
+_REBOOTS: Final = frozenset("reboot shutdown poweroff halt kexec soft-reboot".split())
+_ENDS_OF_RUN: Final = frozenset((*_REBOOTS, *(f"{name}.target" for name in _REBOOTS), "0", "6"))
+# Programs whose arguments may be one of these.
+_OF_HOST: Final = frozenset(("systemctl", "loginctl", "init", "telinit"))
 _SHOWN: Final = 200
 _KEYS: Final = ("with", "command", "folder")
 _PACKAGE: Final = ("packages", "package")
@@ -150,7 +157,8 @@ _EVENT_ACTS: Final[Mapping[str, AbstractSet[str]]] = {
 _OCTAL: Final = re.compile(r"[0-7]{1,5}")
 # Programs that do what their words say and nothing else, unlike a shell or an editor.
 _ONE_THING: Final = (
-    frozenset().union(*_PROGRAMS.values(), _FIXED, _SERVICES, _KILLERS, ("systemctl",)) - _EDITORS
+    frozenset().union(*_PROGRAMS.values(), _FIXED, _SERVICES, _KILLERS, ("systemctl", "kill"))
+    - _EDITORS
 )
 _REMOVING: Final = frozenset("userdel deluser groupdel delgroup rm unlink mv umount rmmod".split())
 _REMOVING_WORDS: Final[Mapping[tuple[str, str], AbstractSet[str]]] = {
@@ -270,7 +278,8 @@ def time_of(value: Json) -> int:
 
 def timely(commands: Sequence[Act], row: Row) -> Sequence[Act]:
     """Return the commands, in order of time, that came before a change, but not long before."""
-    first = bisect_left(commands, row.at - _MOST_LATE, key=_time)
+    late = MOST_LATE_REBOOT if is_reboot(row) else _MOST_LATE
+    first = bisect_left(commands, row.at - late, key=_time)
     return commands[first : bisect_right(commands, row.at + MOST_EARLY, key=_time)]
 
 
@@ -308,6 +317,8 @@ def explains(act: Act, row: Row) -> bool:
         lines = map(_command_line, act.commands)
         return row.identity[1:3] == _PACKAGE and any(line == ran for line in lines)
     row = _of_unit(row)
+    if any(_kills(words, row) or _reboots(words, row) for words, _ in act.named(row.identity[1:3])):
+        return True
     is_of_run = row.identity[1:3] == _PACKAGE and row.cause.startswith(("dpkg:", "rpm:"))
     if not (is_of_run or may_be_of_user(row)):
         return False
@@ -317,6 +328,27 @@ def explains(act: Act, row: Row) -> bool:
     return is_of_file and any(
         _has_file_of_unit(words, names, row.identity.name) for words, names in act.named(_FILE)
     )
+
+
+def is_reboot(row: Row) -> bool:
+    """Return whether a row is the event that the host was rebooted."""
+    return row.cause == REBOOT
+
+
+def _reboots(words: Sequence[str], row: Row) -> bool:
+    """Return whether a command ended the run of the host before a reboot."""
+    program, given = PurePosixPath(words[0]).name, set(words[1:])
+    if not is_reboot(row) or "-c" in given:  # which cancels a shutdown
+        return False
+    return program in _REBOOTS or (program in _OF_HOST and not given.isdisjoint(_ENDS_OF_RUN))
+
+
+def _kills(words: Sequence[str], row: Row) -> bool:
+    """Return whether a command sends a signal to the main process whose end a row reports."""
+    if PurePosixPath(words[0]).name != "kill" or not is_of_host(row):
+        return False
+    ended = values_of(row, "main_pid")
+    return ended is not None and str(ended[0]) in words[1:]
 
 
 def _has_file_of_unit(words: Sequence[str], names: AbstractSet[str], unit: str) -> bool:

@@ -19,6 +19,9 @@ UNREAD: Final = "unread"
 STATE_FILE: Final = "state file"
 # the host did not follow a recent declaration in time
 NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"
+# The cause and the object of the event that the host was rebooted.
+REBOOT: Final = f"{BOOT}:reboot"
+HOST: Final = Identity("live:host", "system", "fact", "kernel")
 # The field in which rows about drift keep the severity of the worst field; no object has it.
 _SEVERITY: Final = ["drift", "severity"]
 # The first words of causes.
@@ -37,13 +40,20 @@ class Cause(NamedTuple):
     """The cause of a change, and the number of other changes that were coalesced into it.
 
     With `is_event`, the change is recorded even if no field changed. `ignored_fields` were only
-    observed again: they are no change.
+    observed again: they are no change. `ended_pid` is the main process of a unit that ended, if
+    its end is the cause; the row has it as a field.
     """
 
     cause: str = ""
     coalesced_count: int = 0
     is_event: bool = False
     ignored_fields: frozenset[str] = frozenset()
+    ended_pid: int = 0
+
+    @property
+    def fields(self) -> "list[FieldChange]":
+        """The fields that a row has besides those that differ."""
+        return [FieldChange(("main_pid",), [self.ended_pid], [])] if self.ended_pid else []
 
 
 def kind_of_cause(cause: str) -> str:

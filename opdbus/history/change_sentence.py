@@ -156,6 +156,8 @@ def _is_same_content(change: Change) -> bool:
 
 
 def _unit_event(cause: str) -> str:
+    if cause == "boot:reboot":
+        return "rebooted, restarted"
     if jobs.ended_after_start(cause):
         return "started, stopped"
     if jobs.ended_by(cause):

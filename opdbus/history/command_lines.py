@@ -11,13 +11,20 @@ _ASSIGNMENT: Final = re.compile(r"\w+=.*", re.DOTALL)
 _OPERATORS: Final = "();<>|&\n"
 # Commands that run the one after them, with their options that have a value in the next word.
 _WRAPPERS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("nohup", "setsid", "command"), ""),
+    **dict.fromkeys(("nohup", "setsid", "command", "chronic", "eatmydata", "unbuffer"), ""),
+    **dict.fromkeys(("stdbuf", "run-one", "busybox", "systemd-cat"), "-i -o -e -t -p"),
     "env": "-u -C --unset --chdir",
     "nice": "-n --adjustment",
     "ionice": "-c -n --class --classdata",
     "exec": "-a",
     "time": "-f -o --format --output",
     "timeout": "-k -s --kill-after --signal",
+    "flock": "-w -E --timeout --wait --conflict-exit-code",
+    "chrt": "-T -P -D",
+    "taskset": "",
+    "cpulimit": "-l -c -e -p",
+    "setpriv": "--reuid --regid --groups",
+    "runuser": "-u -g -G --user --group --supp-group",
     "run0": "-u -g -D --user --group --chdir --nice --setenv --unit --property --slice",
     "sudo": "-u -g -h -p -C -D -R -T -r -t --user --group --host --prompt --chdir --chroot",
     "doas": "-u -C",
@@ -35,7 +42,12 @@ _VALUED: Final[Mapping[str, str]] = {
     "patch": "-i -d -p -o --input --directory",
     **dict.fromkeys(("vi", "vim", "nvim", "ex"), "-u -c -S --cmd"),
 }
-_SHELLS: Final = frozenset("sh bash dash zsh ksh ash".split())
+# Those with an argument of their own before the command.
+_WITH_OPERAND: Final = frozenset("timeout flock chrt taskset".split())
+# Programs that run a script of a shell, and those of them whose options may follow the user.
+_SHELLS: Final = frozenset("sh bash dash zsh ksh ash su runuser".split())
+_SWITCHERS: Final = frozenset(("su", "runuser"))
+_OF_SCRIPT: Final = frozenset(("--command", "--session-command"))
 _DEEPEST: Final = 3
 # Options with which nothing changes: of all programs, and of one.
 _LOOKING: Final = re.compile(
@@ -91,52 +103,61 @@ _ACTING: Final[Mapping[str, re.Pattern[str]]] = {
 }
 
 
-def commands(text: str, depth: int = 0) -> Iterator[Sequence[str]]:
+def commands(text: str) -> Iterator[Sequence[str]]:
     """Yield the commands in a command line, each as words: also those of a shell's script."""
     try:
         words = shlex.split(text)
     except ValueError:
         words = text.split()
-    yield from _commands(words, depth)
+    yield from unwrap(words)
 
 
-def _commands(words: Sequence[str], depth: int) -> Iterator[Sequence[str]]:
+def unwrap(words: Sequence[str], depth: int = 0) -> Iterator[Sequence[str]]:
     """Yield a command without those that run it, or the commands of the script that it runs."""
+    script = ""
     while words:
         program = PurePosixPath(words[0]).name
+        script = _script(words) if program in _SHELLS else ""
         if _ASSIGNMENT.fullmatch(words[0]):
             words = words[1:]
-        elif program in _WRAPPERS:
+        elif program in _WRAPPERS and not script:
             options, given = _split(words[1:], _WRAPPERS[program], is_wrapper=True)
             if program in _LOOKING_OF and any(map(_LOOKING_OF[program].fullmatch, options)):
                 return
-            words = given[program == "timeout" :]
+            words = given[program in _WITH_OPERAND :]
+            if words[:1] == ["-c"]:  # of flock
+                script, words = "".join(words[1:2]), words[1:]
+                break
         else:
             break
     if not words or depth > _DEEPEST:
         return
-    script = _script(words[1:]) if PurePosixPath(words[0]).name in _SHELLS else ""
     if not script:
         yield words
-    for part in _parts(script):
-        yield from _commands(part, depth + 1)
+    for part in parts(script):
+        yield from unwrap(part, depth + 1)
 
 
 def _script(words: Sequence[str]) -> str:
-    """Return the script in the arguments of a shell, empty if there is none."""
+    """Return the script in the arguments of a shell or of a program that runs one, or empty."""
+    program, words = PurePosixPath(words[0]).name, words[1:]
     for at, word in enumerate(words):
-        if re.fullmatch(r"-\w*c", word):
+        name, equals, value = word.partition("=")
+        if equals and name in _OF_SCRIPT:
+            return value
+        if re.fullmatch(r"-\w*c", word) or word in _OF_SCRIPT:
             rest = words[at + 1 :]
-            if rest and rest[0].split() != rest[:1]:
-                return rest[0]
+            if program in _SWITCHERS or (rest and rest[0].split() != rest[:1]):
+                return "".join(rest[:1])
             # older versions of sudo log a script without its quotes
             return " ".join(one if one.split() == [one] else shlex.quote(one) for one in rest)
-        if not word.startswith(("-", "+")) and words[at - 1 : at] not in (["-o"], ["-O"]):
+        is_option = word.startswith(("-", "+")) or program in _SWITCHERS
+        if not is_option and words[at - 1 : at] not in (["-o"], ["-O"]):
             break
     return ""
 
 
-def _parts(script: str) -> Iterator[Sequence[str]]:
+def parts(script: str) -> Iterator[Sequence[str]]:
     """Yield the words of each command in a script; a file that one writes to is one of `tee`."""
     lexer = shlex.shlex(script, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""

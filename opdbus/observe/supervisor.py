@@ -25,7 +25,7 @@ from opdbus.observe.core.report_writer import Writer
 from opdbus.platform import lines
 from opdbus.platform.metrics import Family
 from opdbus.platform.tasks import at_most, pauses, until_first_ends
-from opdbus.state.object import FILE, LIVE, SETTINGS, Json
+from opdbus.state.object import FILE, LIVE, SETTINGS, UNIT, Identity, Json, ObjectId
 from opdbus.state.redact import redact_text
 
 log = structlog.get_logger()
@@ -41,11 +41,9 @@ _NOISE_SECONDS: Final = 10.0
 _MAX_READ: Final = 4096
 _MAX_SHOWN: Final = 500
 STARTING, UP, ABSENT, FAILED = "starting", "up", "absent", "failed"
-_NO_JOURNAL: Final = (
-    ABSENT,
-    0,
-    f"who did what, and why units failed, is unknown: `systemctl enable --now {acts.PUBLISHER}`",
-)
+_NO_JOURNAL: Final = "who did what, and why units failed, is unknown"
+_READER: Final = ObjectId(*acts.READER_KIND, acts.PUBLISHER)
+_JOURNAL_UNIT: Final = Identity("live:systemd", *UNIT, f"{acts.PUBLISHER}.service")
 
 
 class Status(NamedTuple):
@@ -186,6 +184,9 @@ class Supervisor:
         self._watched = [_RunningObserver(each, store, changes(), causes) for each in observers]
         self._store = store
         self._retry_seconds = retry_seconds
+        # the note of the journal's reader, which is read again after each change of it
+        self._unread_of_journal = ""
+        self._has_reader_changed = asyncio.Event()
 
     @property
     def statuses(self) -> list[Status]:
@@ -197,10 +198,21 @@ class Supervisor:
         ]
         if any(status.name == "systemd" for status in found):
             # a service of its own, since it may read more than the daemon
-            is_there = bool(counts[acts.READER])
-            count = counts[acts.SOURCE] if is_there else 0
-            found.append(Status("journal", *((UP, count, "") if is_there else _NO_JOURNAL)))
+            found.append(self._journal_status())
         return found
+
+    def _journal_status(self) -> Status:
+        counts = self._store.catalogue.sources
+        if counts[acts.READER]:
+            return Status("journal", UP, counts[acts.SOURCE], self._unread_of_journal)
+        # a container has no units of its own, and units are listed some time after a first start
+        are_listed = any(w.has_listed for w in self._watched if w.observer.name == "systemd")
+        detail = _NO_JOURNAL
+        if self._store.catalogue.get(_JOURNAL_UNIT):
+            detail += f": `systemctl enable --now {acts.PUBLISHER}`"
+        elif are_listed:
+            detail += f": this host has no {_JOURNAL_UNIT.name}"
+        return Status("journal", ABSENT, 0, detail)
 
     def metrics(self) -> Iterator[Family]:
         """Yield the metrics of observers, and the number of units in states that need somebody."""
@@ -251,6 +263,8 @@ class Supervisor:
     def on_event(self, event: Event) -> None:
         """Wake observers whose objects the state file names; call for each state store event."""
         if isinstance(event, Changed):
+            if _READER in event.changes:
+                self._has_reader_changed.set()
             plugins = unobserved.plugins(event.changes)
             for watched in self._watched:
                 if watched.observer.plugin in plugins:
@@ -267,7 +281,17 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for watched in self._watched:
                 group.create_task(watched.keep_running(self._retry_seconds))
-            await asyncio.Event().wait()
+            while True:
+                await self._has_reader_changed.wait()
+                self._has_reader_changed.clear()
+                await self._read_note_of_journal()
+
+    async def _read_note_of_journal(self) -> None:
+        entry = self._store.catalogue.get(Identity(acts.READER, *_READER))
+        with suppress(OpDbusError):
+            contents = await self._store.content([entry] if entry else [])
+            found = [json.loads(content.properties) for content in contents.values()]
+            self._unread_of_journal = _line(str(found[0].get("unread", ""))) if found else ""
 
 
 def _line(text: str) -> str:

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,32 @@ _SAFE: Final = (
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _ASIDE: Final = ".not-a-file"
 _MOST_ASIDE: Final = 100
+_LOOK_SECONDS: Final = 1.0
+# So long to wait for a look that another thread has begun.
+_OTHER_LOOK_SECONDS: Final = 0.1
+_MAX_LOOKS: Final = 16
+
+
+def answers(path: str | Path, seconds: float = _LOOK_SECONDS) -> bool:
+    """Return whether a path can be looked at: a link may lead to a file system that hangs.
+
+    A link is tried on a thread of its own, which is left alone if it hangs; until it ends, the path
+    is not tried again. At most _MAX_LOOKS hang at a time.
+    """
+    if not os.path.islink(path):  # noqa: PTH114 -- of thousands of paths
+        return True
+    name, prefix = f"look at {path}", "look at "
+    looks = [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
+    look = next((thread for thread in looks if thread.name == name), None)
+    if look is None and len(looks) >= _MAX_LOOKS:
+        return False
+    if look is None:
+        look = threading.Thread(target=os.path.exists, args=(path,), name=name, daemon=True)
+        look.start()
+        look.join(seconds)
+    else:
+        look.join(_OTHER_LOOK_SECONDS)
+    return not look.is_alive()
 
 
 def open_regular(

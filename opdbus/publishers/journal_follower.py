@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -26,14 +26,14 @@ from opdbus.platform.lines import split_lines
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, signals, until_first_ends
 from opdbus.platform.timestamps import uptime
-from opdbus.publishers import journal_lines
+from opdbus.publishers import failure_reasons, journal_lines
+from opdbus.publishers.failure_reasons import Line, strip_control
 from opdbus.publishers.journal_lines import (
     Act,
     ActStarted,
     CommandContinued,
     Entry,
     Failure,
-    Line,
     RootLoggedIn,
     SessionClosed,
     escape,
@@ -115,7 +115,7 @@ class JournalBatch:
         self.looks = {look.failure.unit: look for look in pending}
         # the commands that came last, by user, as they were published
         self.ran: dict[str, list[Fields]] = dict(state.get("ran", {}))
-        self._boot = boot
+        self.boot = boot
         # where root came from, by process of sshd
         self._addresses: dict[str, str] = {}
         # processes of commands that only ask op-dbus
@@ -124,6 +124,16 @@ class JournalBatch:
         # sessions that ended, by user
         self.ended: dict[str, list[Fields]] = {}
         self.failed: dict[str, Failure] = {}
+        # numbers of lines that were not understood, by program, and the shape of the last
+        self._unread = Counter[str]()
+        self._last_unread = ""
+
+    @property
+    def unread(self) -> str:
+        """The numbers of lines that were not understood; empty if there are none."""
+        counts = (f"{n:,} line{'s' * (n > 1)} of {name}" for name, n in self._unread.items())
+        listed = ", ".join(counts)
+        return listed and f"{listed} not understood; the last: {self._last_unread}"
 
     @property
     def state(self) -> Fields:
@@ -135,7 +145,7 @@ class JournalBatch:
             "open": self.open,
             "looks": looks,
             "ran": self.ran,
-            "saved": [self._boot, uptime()],
+            "saved": [self.boot, uptime()],
         }
 
     @property
@@ -148,9 +158,14 @@ class JournalBatch:
         """Read a line of journalctl."""
         entry = journal_lines.read_entry(line)
         if entry is None:
+            if line.strip():
+                self._note_unread("journalctl", line.decode(errors="replace"))
             return
         self.cursor = entry.cursor
-        match journal_lines.parse_event(entry):
+        event = journal_lines.parse_event(entry)
+        if event is None and (program := journal_lines.find_unread(entry)):
+            self._note_unread(program, entry.message)
+        match event:
             case ActStarted() as started:
                 self._begin(started)
             case CommandContinued(key=key, user=user, text=text):
@@ -162,15 +177,23 @@ class JournalBatch:
                     self._addresses.clear()
                 self._addresses[key] = address
             case Failure() as failure:
-                self.failed.pop(failure.unit, None)
-                self.failed[failure.unit] = failure
-                if len(self.failed) > _MOST_UNITS:
-                    del self.failed[next(iter(self.failed))]
+                self._note_failure(failure)
+
+    def _note_failure(self, failure: Failure) -> None:
+        """Keep the last failure of each unit, and of the most units those that failed last."""
+        self.failed.pop(failure.unit, None)
+        self.failed[failure.unit] = failure
+        if len(self.failed) > _MOST_UNITS:
+            del self.failed[next(iter(self.failed))]
+
+    def _note_unread(self, program: str, line: str) -> None:
+        self._unread[program] += 1
+        self._last_unread = journal_lines.describe_shape(line)
 
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
         for key, act in [*self.open.items()]:
-            if key.partition(" ")[0] != self._boot:
+            if key.partition(" ")[0] != self.boot:
                 # when it ended is not known
                 self._end(key, act.at)
             elif not _is_alive(key):
@@ -309,13 +332,14 @@ class Follower:
         self, client: Client, journalctl: Sequence[str], batch: JournalBatch, state: Path
     ) -> None:
         self._client = client
-        self._journalctl = (*journalctl, "--quiet", "--no-pager", "--output=json", _FIELDS)
+        self._journalctl = (*journalctl, "--quiet", "--no-pager", "--all", "--output=json", _FIELDS)
         self._batch = batch
         self._state = state
         self._published_at: deque[float] = deque([0.0] * _AT_ONCE, maxlen=_AT_ONCE)
         # when units failed last
         self._failed_at: dict[str, float] = {}
         self._state_text, self._saved_at = "", time.monotonic()
+        self._unread = ""
         # what was published last
         self._said: dict[str, Published] = {}
         # why the state could not be written at the last attempt
@@ -323,9 +347,8 @@ class Follower:
 
     async def run(self) -> None:
         """Publish that the journal is followed, and then what it says; raises ConnectionError."""
-        reader = (*acts.READER_KIND, acts.PUBLISHER, {"follows": [*journal_lines.PROGRAMS]})
         async with self._follow() as lines:
-            await self._client.publish(_READER, [reader], lifetime="connection")
+            await self._publish_reader()
             if not self._batch.cursor:
                 await self._queue_earlier()
             try:
@@ -372,7 +395,8 @@ class Follower:
     async def _queue_earlier(self) -> None:
         """Queue the units that failed last in this boot, before the journal was followed."""
         found: dict[str, Failure] = {}
-        command = (*self._journalctl, "--boot=0", f"--lines={_MOST_UNITS}", *_FAILED)
+        of_boot = f"_BOOT_ID={self._batch.boot}"
+        command = (*self._journalctl, f"--lines={_MOST_UNITS}", *_FAILED, of_boot)
         async with at_most(_ANSWER_SECONDS), running_command(*command) as lines:
             while line := await _read_line(lines):
                 entry = journal_lines.read_entry(line)
@@ -383,7 +407,16 @@ class Follower:
         for failure in [*found.values()][-_MOST_FAILED:]:
             self._queue(failure)
 
+    async def _publish_reader(self) -> None:
+        """Publish that the journal is followed, and how many lines were not understood."""
+        self._unread = self._batch.unread
+        fields = {"follows": [*journal_lines.PROGRAMS], "unread": self._unread}
+        reader = (*acts.READER_KIND, acts.PUBLISHER, {k: v for k, v in fields.items() if v})
+        await self._client.publish(_READER, [reader], lifetime="connection")
+
     async def _publish(self) -> None:
+        if self._batch.unread != self._unread:
+            await self._publish_reader()
         self._batch.end_lost()
         objects = self._batch.users()
         for failure in self._batch.failed.values():
@@ -467,9 +500,9 @@ class Follower:
             or await self._lines(f"INVOCATION_ID={failure.run}", "-p", "err")
         )
         ends: Sequence[Line] = ()
-        if journal_lines.is_by_signal(failure.result):
+        if failure_reasons.is_by_signal(failure.result):
             ends = await self._lines(f"INVOCATION_ID={failure.run}")
-        if not (why := journal_lines.describe_reason(failure.result, [*lines, *ends])):
+        if not (why := failure_reasons.describe_reason(failure.result, [*lines, *ends])):
             return None
         last = {
             "at": _format_time(failure.at),
@@ -499,9 +532,9 @@ def _lines_of(entries: Sequence[Entry]) -> list[Line]:
         priority = entry.fields.get("PRIORITY", "6")
         level = int(priority) if priority.isdecimal() else 6
         found += [
-            Line(escape(text.strip(), _LINE), level, entry.fields.get("_PID") == "1")
+            Line(escape(strip_control(text).strip(), _LINE), level, entry.fields.get("_PID") == "1")
             for text in split_lines(message)[-_MOST_READ:]
-            if text.strip()
+            if strip_control(text).strip()
         ]
     return found[-_MOST_READ:]
 
@@ -525,13 +558,27 @@ async def main(
     state: Path, bus: str = "system", journalctl: Sequence[str] = ("journalctl",)
 ) -> None:
     """Follow the journal for ever; print why it cannot be followed, or nothing be published."""
-    boot = _BOOT.read_text().strip().replace("-", "")
+    boot = await _find_boot(journalctl)
 
     async def follow() -> None:
         async with Client(bus) as client:
             await Follower(client, journalctl, _read_batch(state, boot), state).run()
 
     await repeat_forever(follow, (OSError, OpDbusError))
+
+
+async def _find_boot(journalctl: Sequence[str]) -> str:
+    """Return the id of this boot in the newest entry of the journal, or else the kernel's.
+
+    The kernel's may be that of a container's host, since a sandbox has a /proc of its own.
+    """
+    command = (*journalctl, "--quiet", "--no-pager", "--output=json", "--lines=1")
+    with suppress(OSError):
+        async with at_most(_ANSWER_SECONDS), running_command(*command) as lines:
+            entry = journal_lines.read_entry(await _read_line(lines))
+            if entry and (boot := entry.fields.get("_BOOT_ID")):
+                return boot
+    return _BOOT.read_text().strip().replace("-", "")
 
 
 async def _run_until_stopped(state: Path) -> None:

@@ -7,9 +7,9 @@ of another user's process is believed only from a program that logs so, and only
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from getopt import GetoptError, gnu_getopt
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.platform.accounts import is_administrator, user_name
 from opdbus.state.redact import redact_text
@@ -18,8 +18,9 @@ from opdbus.state.redact import redact_text
 FAILED: Final = "d9b373ed55a64feb8242e02dbe79a49c"
 # The programs that say who becomes root, as they call themselves, and the files that these are.
 PROGRAMS: Final[Mapping[str, frozenset[str]]] = {
-    **{name: frozenset((name,)) for name in ("doas", "login", "pkexec", "su")},
-    "sudo": frozenset(("sudo", "sudo-rs")),
+    **{name: frozenset((name,)) for name in ("doas", "login", "pkexec")},
+    **dict.fromkeys(("sudo", "sudo-rs"), frozenset(("sudo", "sudo-rs"))),
+    **dict.fromkeys(("su", "su-rs"), frozenset(("su", "su-rs"))),
     **dict.fromkeys(("sshd", "sshd-session"), frozenset(("sshd", "sshd-session"))),
 }
 POLKIT: Final = "polkit.service"
@@ -30,7 +31,8 @@ _FOLDERS: Final = frozenset(
     "/usr/bin /bin /usr/sbin /sbin /usr/lib/ssh /usr/lib/openssh /usr/libexec/openssh"
     " /run/wrappers/bin /usr/lib/cargo/bin".split()
 )
-_NAME: Final = r"([^\s:;()]{1,64})"
+# The name of an account, which may have blanks inside.
+_NAME: Final = r"([^\s:;()](?:[^:;()\n]{0,62}?[^\s:;()])?)"
 _SUDO: Final = re.compile(rf" *{_NAME} : (.*?)COMMAND=(.+)")
 _SUDO_KEYS: Final = frozenset("TTY PWD USER GROUP HOST CHROOT TSID ENV CWD".split())
 _SUDO_ENDED: Final = re.compile(r" ; (?:EXIT|SIGNAL)=\w+")
@@ -45,9 +47,23 @@ _POLKIT: Final = re.compile(
 )
 _OPENED: Final = re.compile(
     rf"pam_unix\(([\w-]+):session\): session opened for user {_NAME}(?:\(uid=\d+\))?"
-    r" by ([^\s:;()]{0,64})\(uid=(\d{1,10})\)"
+    rf" by {_NAME}?\(uid=(\d{{1,10}})\)"
 )
 _CLOSED: Final = re.compile(r"pam_unix\([\w-]+:session\): session closed for user \S+")
+# The prefix of sudo's JSON, and the ends of lines in commands as sudo and sudo-rs write them.
+_JSON: Final = re.compile(r"@cee: ?")
+_NEWLINES: Final = re.compile(r"#01[2-5]")
+_NEWLINES_OF_RS: Final = re.compile(r"(?<!\\)\\[nr]")
+# Lines that should say who became root, and those of them that say something else.
+_TELLING: Final = re.compile(
+    r"\bCOMMAND=|\(command continued\)|\bran command |: Executing command "
+    r"|session opened for user root\b|^Accepted \S+ for root\b|^@cee:|^\{"
+)
+_OF_OTHERS: Final = re.compile(
+    r" : [^=]*\b(?:not|NOT|incorrect|required|sorry|unable|unknown)\b[^=]*;"
+    r"|; USER=(?!root ;)| ; (?:EXIT|SIGNAL)=\w+| as (?!root )\S+ from |\[USER=(?!root\])"
+)
+_MAX_SHAPE: Final = 100
 _SU_SHORT: Final = "c:fg:G:hlmpPs:Tu:Vw:"
 _SU_LONG: Final = (
     "command= session-command= fast group= supp-group= help login preserve-environment pty shell="
@@ -128,9 +144,9 @@ Event: TypeAlias = ActStarted | CommandContinued | SessionClosed | RootLoggedIn 
 
 
 def read_entry(line: bytes) -> Entry | None:
-    """Return an entry of `journalctl --output=json`; None if it is none.
+    """Return an entry of `journalctl --all --output=json`; None if it is none.
 
-    journalctl sends null for what is longer than 4 KiB, and bytes as a list of numbers.
+    journalctl sends bytes as a list of numbers.
     """
     try:
         row = json.loads(line)
@@ -188,12 +204,33 @@ def parse_event(
         # a session or a caller may hold the permission on: of one command nobody knows its end
         return ActStarted(f"{entry.key} {entry.at}", act) if act else None
     program = fields.get("SYSLOG_IDENTIFIER", "")
-    is_known = _is_program(fields.get("_EXE", ""), program)
-    if entry.uid and not is_known and ("_EXE" in fields or not may_be_root(entry.uid)):
-        return None
-    event = _PARSERS[program](entry, name_of) if program in _PARSERS else None
+    is_believed = _is_believed(entry, may_be_root) and program in _PARSERS
+    event = _PARSERS[program](entry, name_of) if is_believed else None
     user = _user_of(event)
     return None if entry.uid and user and user != name_of(entry.uid) else event
+
+
+def find_unread(entry: Entry, may_be_root: Callable[[int], bool] = is_administrator) -> str:
+    """Return the program of a line that `parse_event` should have understood; else empty."""
+    program, message = entry.fields.get("SYSLOG_IDENTIFIER", ""), entry.message
+    is_ours = program in PROGRAMS and "CONTAINER_ID" not in entry.fields
+    is_telling = _TELLING.search(message) and not _OF_OTHERS.search(message)
+    if not is_ours or not is_telling or not _is_believed(entry, may_be_root):
+        return ""
+    return "" if _JSON.match(message) and _read_json(message) else program
+
+
+def describe_shape(text: str) -> str:
+    """Return a text with letters as x, digits as 9 and rare characters as ?, one for each run."""
+    shape = re.sub(r"[^\W\d_]+", "x", text.strip()[:MAX_TEXT])
+    return re.sub(r"[^x9 :;=/()\[\]{}\",]+", "?", re.sub(r"\d+", "9", shape))[:_MAX_SHAPE]
+
+
+def _is_believed(entry: Entry, may_be_root: Callable[[int], bool]) -> bool:
+    fields = entry.fields
+    if not entry.uid or _is_program(fields.get("_EXE", ""), fields.get("SYSLOG_IDENTIFIER", "")):
+        return True
+    return "_EXE" not in fields and may_be_root(entry.uid)
 
 
 def _is_program(path: str, program: str) -> bool:
@@ -215,18 +252,51 @@ def _parse_sudo(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     message = entry.message
     if more := _SUDO_CONTINUED.fullmatch(message):
         return CommandContinued(entry.key, more[1], more[2])
+    if _JSON.match(message):
+        return _parse_sudo_json(entry)
     if not (found := _SUDO.fullmatch(message)):
         return _parse_session(entry, name_of)
     user, head, command = found.groups()
-    pairs = [part.partition("=") for part in head.split(" ; ")[:-1]]
+    pairs = [part.partition("=") for part in head.strip().removesuffix(" ;").split(" ; ")]
     given = {key: value for key, _, value in pairs}
     # the folder, and an argument, may have any characters: what can be read in two ways is not read
     is_clear = len(given) == len(pairs) and given.keys() <= _SUDO_KEYS
     is_clear = is_clear and " ; COMMAND=" not in command and " ; USER=" not in command
     if not is_clear or given.get("USER") != ROOT or _SUDO_ENDED.search(command):
         return None
+    is_rs = "-rs" in entry.fields["SYSLOG_IDENTIFIER"] + entry.fields.get("_EXE", "")
+    # a command of several lines is read as commands on one
+    command = (_NEWLINES_OF_RS if is_rs else _NEWLINES).sub("; ", command)
     folder = clean(given.get("PWD", ""))
     return ActStarted(entry.key, Act(user, entry.at, "sudo", clean(command), folder))
+
+
+def _parse_sudo_json(entry: Entry) -> Event | None:
+    """Parse what sudo logs with `log_format=json`, of version 1.9.4 on."""
+    logged = _read_json(entry.message) or {}
+    accepted = logged.get("accept")
+    if not isinstance(accepted, dict) or accepted.get("runuser") != ROOT:
+        return None
+    user, command = str(accepted.get("submituser", "")), str(accepted.get("command", ""))
+    given = accepted.get("runargv")
+    words = [command, *map(str, given[1:] if isinstance(given, list) else [])]
+    folder = clean(str(accepted.get("runcwd") or accepted.get("submitcwd") or ""))
+    line = shlex.join(words).replace("\n", "; ")
+    if not user or not command:
+        return None
+    return ActStarted(entry.key, Act(user, entry.at, "sudo", clean(line), folder))
+
+
+def _read_json(message: str) -> dict[str, Any] | None:
+    """Return the event in sudo's JSON, by its type; None if it is none that is known."""
+    try:
+        row = json.loads(_JSON.sub("", message, count=1))
+        row = row.get("sudo", row)
+        # of those that say who becomes root, the fields are needed
+        is_known = isinstance(row["accept"]["submituser"], str) if "accept" in row else bool(row)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return row if is_known and isinstance(row, dict) else None
 
 
 def _parse_doas(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
@@ -258,7 +328,7 @@ def _parse_session(entry: Entry, name_of: Callable[[int], str]) -> Event | None:
     found = _OPENED.fullmatch(entry.message)
     if not found or found[2] != ROOT:
         return None
-    program = found[1].removesuffix("-i").removesuffix("-l")
+    program = found[1].removesuffix("-i").removesuffix("-l").removesuffix("-rs")
     if program in {"sshd", "login"}:
         return ActStarted(entry.key, Act(ROOT, entry.at, program.removesuffix("d")), is_open=True)
     uid = int(found[4])
@@ -285,76 +355,12 @@ def _command_of_su(line: str) -> str:
 
 _PARSERS: Final[Mapping[str, Callable[[Entry, Callable[[int], str]], Event | None]]] = {
     "sudo": _parse_sudo,
+    "sudo-rs": _parse_sudo,
     "doas": _parse_doas,
     "pkexec": _parse_pkexec,
     "su": _parse_session,
+    "su-rs": _parse_session,
     "login": _parse_session,
     "sshd": _parse_ssh,
     "sshd-session": _parse_ssh,
 }
-
-
-class Line(NamedTuple):
-    """A line that a unit logged, or systemd about it, and its priority of syslog(3)."""
-
-    text: str
-    priority: int
-    is_of_systemd: bool = False
-
-
-# Results of units whose processes did not exit by themselves, in words.
-_KILLED: Final[Mapping[str, str]] = {
-    "signal": "killed by {}",
-    "core-dump": "killed by {}, with a core dump",
-    "timeout": "a time limit was exceeded",
-    "watchdog": "the watchdog's time limit was exceeded",
-    "oom-kill": "killed since memory was short",
-}
-_BY_SIGNAL: Final = frozenset(("signal", "core-dump"))
-# What systemd says of the process whose end made a unit fail.
-_SIGNAL: Final = re.compile(
-    r" process exited, code=(?:killed|dumped), status=\d+/([A-Z0-9+-]{1,12})$"
-)
-# Words of errors, and words that a harmless line may have.
-_ERRORS: Final = (
-    re.compile(
-        r"\b(?:emerg|alert|crit(?:ical)?|fatal|panic(?:ked)?|segfault|err(?:or)?s?|exception)\b"
-        r"|\w(?:Error|Exception)\b",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        r"\b(?:fail\w*|can(?:no|')t|cannot|could not|unable|denied|invalid|refused|missing|bad"
-        r"|not found|no such|unknown|already in use|abort\w*|out of memory)\b",
-        re.IGNORECASE,
-    ),
-)
-_ERROR_PRIORITY: Final = 3
-_OF_EVERY_FAILURE: Final = re.compile(r"^Failed to start |: Failed with result |process exited, ")
-
-
-def is_by_signal(result: str) -> bool:
-    """Return whether a signal ended a unit, by systemd's result."""
-    return result in _BY_SIGNAL
-
-
-def describe_reason(result: str, lines: Sequence[Line]) -> str:
-    """Return why a unit failed: systemd's result if it was killed, else the line that says best.
-
-    The first of the lines about an error has its cause more often than later ones; without any, the
-    last line counts. What systemd says of every failure says least.
-    """
-    if result in _KILLED:
-        of_systemd = (line.text for line in reversed(lines) if line.is_of_systemd)
-        names = (found[1] for text in of_systemd if (found := _SIGNAL.search(text)))
-        return _KILLED[result].format(next((f"SIG{name}" for name in names), "a signal"))
-
-    def rank(line: Line) -> int:
-        if line.is_of_systemd:
-            return len(_ERRORS) + (2 if _OF_EVERY_FAILURE.search(line.text) else 1)
-        if line.priority <= _ERROR_PRIORITY:
-            return 0
-        return next((n for n, words in enumerate(_ERRORS) if words.search(line.text)), len(_ERRORS))
-
-    best = min(map(rank, lines), default=0)
-    of_best = [line.text for line in lines if rank(line) == best]
-    return of_best[-1 if best == len(_ERRORS) else 0] if of_best else ""

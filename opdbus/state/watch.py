@@ -10,6 +10,8 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from asyncinotify import Event, Inotify, Mask
 
+from opdbus.platform.regular_files import answers
+
 # Events of one save within this time count as one change.
 SETTLE_SECONDS: Final = 0.02
 # A file that is written in place is complete when it is closed. If it is not closed, or was never
@@ -18,6 +20,8 @@ SILENCE_SECONDS: Final = 0.5
 # After more pending events, all files may have changed.
 _MAX_EVENTS: Final = 1000
 _MAX_LINKS: Final = 40
+# The event loop may wait for it.
+_LOOK_SECONDS: Final = 0.5
 # Device, inode, size, mtime, mode and owner.
 _Signature: TypeAlias = tuple[int, ...]
 _IN_FOLDER: Final = (
@@ -129,7 +133,9 @@ class Watch:
 
     def _add(self, folder: str, mask: Mask) -> bool:
         try:
-            self._inotify.add_watch(folder, mask | Mask.ONLYDIR | Mask.MASK_ADD)
+            # links were followed before, but those to what hangs
+            how = Mask.ONLYDIR | Mask.MASK_ADD | Mask.DONT_FOLLOW
+            self._inotify.add_watch(folder, mask | how)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 advice = "no watches are left: raise the sysctl fs.inotify.max_user_watches"
@@ -159,7 +165,8 @@ class _Way:
             if links < _MAX_LINKS:
                 with suppress(OSError):  # no link
                     target = os.readlink(at)  # noqa: PTH115 -- thousands of them
-            if target:
+            # what lies on a file system that hangs cannot be watched
+            if target and answers(at, _LOOK_SECONDS):
                 self.links.add(at)
                 at = self.real(os.path.join(above, target), links + 1)  # noqa: PTH118 -- see above
             self._real[path] = at

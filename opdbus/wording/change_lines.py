@@ -187,8 +187,8 @@ def _cause_of_line(change: Change) -> str:
     # changes of the state file have no other cause
     if (change["plugin"], change["kind"]) == STATE_FILE:
         return ""
-    # the journal's reader only says who did what
-    if change.get("believed"):
+    # the journal's reader only says who did what, and a reboot has no other cause
+    if change.get("believed") or cause == "boot:reboot":
         return ""
     # other programs may have changed accounts, files and units during a package run
     if change["plugin"] == "net" and cause.partition(":")[0] == "exit":

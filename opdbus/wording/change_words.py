@@ -257,6 +257,8 @@ def _shorten_value(text: str) -> str:
     return name_lists.shorten(" ".join(text.split()) or '""', MAX_VALUE)
 
 
+# Events of the whole host by their causes: the subject and the verb.
+_OF_HOST: Final = {"boot:reboot": ("this host", "was rebooted")}
 # Fields from a unit's files, not from its state.
 _OF_FILES: Final = ("description", "exec", "user", "calendar", "drop_ins")
 _RESTARTS: Final = {"exit": "ended and was started again", "stop": "was stopped and started again"}
@@ -432,7 +434,8 @@ def _describe_change(change: Change) -> ChangeWords:
     if what == "event":
         event = _describe_unit_event(change["cause"]) if kind_id == UNIT else ""
         usual = "had an event" if kind_id[0] == "devices" else "changed, and is as it was"
-        return ChangeWords(subject, event or usual)
+        of_host = _OF_HOST.get(change["cause"])
+        return ChangeWords(*(of_host or (subject, event or usual)))
     if what == "forgot":
         count = values["count"].after if "count" in values else "some"
         rows = f"{count} {plural('row', 1 if count == '1' else 2)}"

@@ -24,6 +24,7 @@ from opdbus.state.object import Identity, Json, StateObject
 SECOND = 1_000_000
 NOW = 1_800_000_000
 STATE = FieldChange(["active_state"], ["active"], ["inactive"])
+MAIN_PID = FieldChange(["main_pid"], [812], [])
 MODE = FieldChange(["mode"], ["0644"], ["0600"])
 SHELL = FieldChange(["shell"], ["/bin/sh"], ["/bin/zsh"])
 SETTING = FieldChange(["value"], ["60"], ["10"])
@@ -65,6 +66,9 @@ FITS: list[tuple[str, Row]] = [
     ("systemctl kill chrony", row(cause="exit:SIGTERM", fields=[STATE])),
     ("pkill -9 -x chrony", row(cause="exit:SIGKILL", fields=[STATE])),
     ("killall chrony", row(cause="exit:SIGTERM", fields=[STATE])),
+    ("kill 812", row(cause="exit", fields=[STATE, MAIN_PID])),
+    ("kill -9 811 812", row(cause="exit:SIGKILL", what="event", fields=[MAIN_PID])),
+    ("sh -c 'kill -s HUP 812 && true'", row(cause="exit:status 1", fields=[MAIN_PID])),
     ("usermod -aG sudo,adm bob", row(GROUP)),
     ("usermod -aG sudo bob", row(ACCOUNT)),
     ("userdel --remove bob", row(ACCOUNT, "gone")),
@@ -120,6 +124,9 @@ FITS_NOT: list[tuple[str, Row]] = [
     ("echo systemctl stop chrony", row(cause=STOP)),
     ("systemctl stop chrony.socket", row(cause=STOP)),
     ("pkill -x nginx", row(cause="exit:SIGKILL", fields=[STATE])),
+    ("kill 813", row(cause="exit:SIGKILL", fields=[STATE, MAIN_PID])),
+    ("kill 812", row(cause="exit:SIGKILL", fields=[STATE])),
+    ("pkill 812", row(cause="exit", fields=[STATE, MAIN_PID])),
     ("pkill -x chrony", row(cause=STOP)),
     ("cat /etc/nginx/nginx.conf", row(FILE)),
     ("vim /etc/nginx/other.conf", row(FILE)),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -17,13 +18,13 @@ from harness.running import Caller, Running, calling, state_file
 from opdbus.bus import paths
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
-from opdbus.publishers import journal_follower, journal_lines
+from opdbus.publishers import failure_reasons, journal_follower, journal_lines
+from opdbus.publishers.failure_reasons import Line
 from opdbus.publishers.journal_lines import (
     Act,
     ActStarted,
     CommandContinued,
     Failure,
-    Line,
     RootLoggedIn,
     SessionClosed,
 )
@@ -65,6 +66,16 @@ def started(
     return ActStarted(KEY, Act(user, AT, program, command, folder), **more)
 
 
+ACCEPTED = "@cee:" + json.dumps({
+    "sudo": {
+        "accept": {
+            "uuid": "u", "server_time": {"seconds": 1}, "submituser": "bob",
+            "submitcwd": "/home/bob",
+            "runuser": "root", "runcwd": "/srv", "command": "/bin/sh",
+            "runargv": ["sh", "-c", "id\nsystemctl stop a"],
+        }
+    }
+})  # fmt: skip
 OF_BOB = {"_UID": "1000", "_EXE": "/usr/bin/sudo"}
 SAID: list[tuple[str, str, dict[str, str], object]] = [
     # sudo 1.8 and 1.9, as root's process and as that of the user; without a terminal; sudo-rs
@@ -74,6 +85,37 @@ SAID: list[tuple[str, str, dict[str, str], object]] = [
      started("bob", "sudo", STOP, "/srv/a b")),
     (f"bob : HOST=h ; TTY=pts/0 ; PWD=/ ; USER=root ; TSID=0001 ; COMMAND={STOP}", "sudo",
      {"_UID": "1000", "_EXE": "/usr/lib/cargo/bin/sudo-rs"}, started("bob", "sudo", STOP, "/")),
+    # sudo-rs without a terminal, and as Debian and Arch call it
+    (f"bob :  PWD=/ ; USER=root ; COMMAND={STOP}", "sudo-rs",
+     {"_UID": "1000", "_EXE": "/usr/bin/sudo-rs"}, started("bob", "sudo", STOP, "/")),
+    (f"pam_unix(sudo-rs:session): {OPENED} bob(uid=1000)", "sudo-rs", {},
+     started("bob", "sudo", is_open=True)),
+    ("pam_unix(su-rs:session): session opened for user root by bob(uid=1000)", "su-rs", {},
+     started("bob", "su", is_open=True)),
+    # accounts with a blank, as of Active Directory
+    (SUDO.replace("bob", "bob smith"), "sudo", {}, started("bob smith", "sudo", STOP, "/")),
+    (SUDO.replace("bob", "EXAMPLE\\bob smith"), "sudo", {},
+     started("EXAMPLE\\bob smith", "sudo", STOP, "/")),
+    (f"pam_unix(sudo:session): {OPENED} bob smith(uid=1000)", "sudo", {},
+     started("bob", "sudo", is_open=True)),
+    ("bob smith ran command id as root from /", "doas", {},
+     started("bob smith", "doas", "id", "/")),
+    (f"bob smith: Executing command [USER=root] [TTY=unknown] [CWD=/] [COMMAND={STOP}]", "pkexec",
+     {}, started("bob smith", "pkexec", STOP, "/")),
+    # commands of several lines, of sudo 1.9.13 on and of sudo-rs
+    (SUDO.replace(STOP, "/bin/sh -c 'id#012systemctl stop a'"), "sudo", {},
+     started("bob", "sudo", "/bin/sh -c 'id; systemctl stop a'", "/")),
+    (SUDO.replace(STOP, "/bin/sh -c 'id\\nsystemctl stop a'"), "sudo-rs", {},
+     started("bob", "sudo", "/bin/sh -c 'id; systemctl stop a'", "/")),
+    (SUDO.replace(STOP, "/usr/bin/printf 'a\\nb #0123'"), "sudo", {},
+     started("bob", "sudo", "/usr/bin/printf 'a\\nb ; 3'", "/")),
+    # log_format=json
+    (ACCEPTED, "sudo", {}, started("bob", "sudo", "/bin/sh -c 'id; systemctl stop a'", "/srv")),
+    (ACCEPTED.replace("@cee:", "@cee: "), "sudo", OF_BOB,
+     started("bob", "sudo", "/bin/sh -c 'id; systemctl stop a'", "/srv")),
+    (ACCEPTED.replace('"runuser": "root"', '"runuser": "www-data"'), "sudo", {}, None),
+    (ACCEPTED.replace('"accept"', '"reject"'), "sudo", {}, None),
+    (ACCEPTED.replace("bob", "alice"), "sudo", OF_BOB, None),
     ("bob : (command continued) -- chrony ntp", "sudo", OF_BOB,
      CommandContinued(KEY, "bob", "-- chrony ntp")),
     # older and newer pam_unix
@@ -142,6 +184,64 @@ def test_what_a_line_says(
     assert parsed(message, program, **fields) == wanted
 
 
+UNREAD = [
+    (
+        "bob % PWD=/srv/S3cret ; USER=root ; COMMAND=/usr/bin/id",
+        "sudo",
+        "x ? x=/x/x9x ; x=x ; x=/x/x/x",
+    ),
+    (f"{SUDO} ; USER=root ; COMMAND=x", "sudo", None),
+    ('@cee:{"sudo":{"accept":{"user":"bob"}}}', "sudo", '?x:{"x":{"x":{"x":"x"}}}'),
+    ("@cee:{cut", "sudo-rs", None),
+    ("bob ran command id as root in /", "doas", None),
+    ("bob: Executing command [TTY=unknown] [CWD=/] [COMMAND=id]", "pkexec", None),
+    ("pam_unix(sudo:session): session opened for user root whoever", "sudo", None),
+    ("Accepted password for root on port 22", "sshd", None),
+    (f"{SUDO}\nmore", "sudo", None),
+]
+# Lines that have been understood, or are about something else.
+OTHERS = [
+    (SUDO, "sudo"), (ACCEPTED, "sudo"), (ACCEPTED.replace('"accept"', '"reject"'), "sudo"),
+    (SUDO.replace("USER=root", "USER=postgres"), "sudo"),
+    (SUDO.replace(" : ", " : user NOT in sudoers ; "), "sudo"),
+    (SUDO.replace(" : ", " : 3 incorrect password attempts ; "), "sudo"),
+    (SUDO.replace(" : ", " : a password is required ; "), "sudo"),
+    (f"{SUDO} ; EXIT=1", "sudo"), ("bob ran command id as carol from /", "doas"),
+    (POLKIT, "polkitd"), ("Connection closed by 10.0.0.5 port 5022", "sshd"),
+    ("Accepted publickey for bob from 10.0.0.5 port 5022 ssh2", "sshd"),
+    ("pam_unix(su:session): session opened for user bob(uid=1000) by (uid=0)", "su"),
+    ("gkr-pam: unable to locate daemon control file", "login"),
+]  # fmt: skip
+
+
+def _unread(*lines: tuple[str, str]) -> str:
+    batch = journal_follower.JournalBatch({}, BOOT)
+    for message, program in lines:
+        batch.take(json.dumps(row(message, program)).encode())
+    return batch.unread
+
+
+@pytest.mark.parametrize(("message", "program", "shape"), UNREAD)
+def test_lines_that_are_not_understood_are_counted(
+    message: str, program: str, shape: str | None
+) -> None:
+    """A line that should say who became root counts; its shape has none of its words."""
+    found = _unread((message, program), *OTHERS, (message, program))
+    assert found.startswith(f"2 lines of {program} not understood; the last: ")
+    assert shape is None or found.endswith(f": {shape}")
+    assert not {"S3cret", "bob", "root", "srv"} & set(re.split(r"\W", found))
+
+
+def test_other_lines_are_not_counted() -> None:
+    """Lines that are understood, and those about something else, do not count."""
+    assert _unread(*OTHERS) == ""
+    batch = journal_follower.JournalBatch({}, BOOT)
+    batch.take(b"\n")
+    assert batch.unread == ""
+    batch.take(b"no JSON of 12345\n")
+    assert batch.unread == "1 line of journalctl not understood; the last: x x x 9"
+
+
 def test_a_failed_unit() -> None:
     """Only PID 1 says that a unit failed."""
     fields = {"MESSAGE_ID": journal_lines.FAILED, "UNIT": "a.service", "UNIT_RESULT": "exit-code"}
@@ -172,7 +272,7 @@ def test_the_reason_of_a_failure(lines: tuple[str, ...], wanted: int) -> None:
     """The first line about an error says why a unit failed, without any the last line."""
     said = [Line(text, 6) for text in lines]
     of_systemd = Line("Failed to start a.service.", 3, is_of_systemd=True)
-    reason = journal_lines.describe_reason
+    reason = failure_reasons.describe_reason
     assert reason("exit-code", [of_systemd, *said, of_systemd]) == lines[wanted]
     assert reason("exit-code", [Line("of priority err", 3), *said]) == "of priority err"
     cause = Line("a.service: Failed to load environment files: No such file", 3, is_of_systemd=True)
@@ -189,10 +289,10 @@ def test_the_reason_of_a_killed_unit() -> None:
     ):
         of_systemd = Line(said.format(*end), 5, is_of_systemd=True)
         of_unit = Line(said.format("killed", "15/TERM"), 3)
-        assert journal_lines.describe_reason(result, [of_unit, of_systemd]) == why
+        assert failure_reasons.describe_reason(result, [of_unit, of_systemd]) == why
     for lines in ([], [Line("error: harmless", 3)]):
-        assert journal_lines.describe_reason("signal", lines) == "killed by a signal"
-        assert journal_lines.describe_reason("oom-kill", lines) == "killed since memory was short"
+        assert failure_reasons.describe_reason("signal", lines) == "killed by a signal"
+        assert failure_reasons.describe_reason("oom-kill", lines) == "killed since memory was short"
 
 
 async def test_a_command_that_has_said_all_ends_itself(tmp_path: Path) -> None:
@@ -269,9 +369,12 @@ import pathlib, sys, time
 folder, *given = sys.argv[1:]
 folder = pathlib.Path(folder)
 runs = [each for each in given if each.startswith("_SYSTEMD_INVOCATION_ID=")]
+assert "--all" in given, "fields over 4 KiB would be null"
 if "--follow" not in given:
     path = folder / (runs[0].partition("=")[2] if runs else "boot")
-    if not runs and "--boot=0" not in given:
+    if given[-1] == "--lines=1":
+        path = folder / "newest"
+    elif not runs and not given[-1].startswith("_BOOT_ID="):
         sys.exit()
     sys.stdout.write(path.read_text() if path.exists() else "")
     sys.exit()
@@ -380,7 +483,7 @@ async def test_users_and_units_are_published(daemon: Running, tmp_path: Path) ->
             lines = ["starting", "web: [emerg] no \x1b[31mdirective", "token=hunter2-secret-0123"]
             fake.fail("web.service", cut, *lines)
             (last,) = (await until_shown(caller, "failure", "web.service"))["failed"]
-            assert last["why"] == r"web: [emerg] no \x1b[31mdirective"
+            assert last["why"] == "web: [emerg] no directive"
             assert (last["result"], len(last["lines"])) == ("exit-code", 4)
             # lines that the journal gets late
             fake.fail("late.service")

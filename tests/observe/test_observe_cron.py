@@ -2,8 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from datetime import date, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,15 @@ DEBIAN = "\x7fELF\0Syntax error, this crontab file will be ignored\0"
 CRONIE = "\x7fELF\0cronie 1.7.2\0"
 
 
+def _running(*services: str) -> Callable[[Collection[str]], Awaitable[list[str]]]:
+    """Make what says which services run."""
+
+    async def active_units(names: Collection[str]) -> list[str]:
+        return [name for name in services if name in names]
+
+    return active_units
+
+
 @asynccontextmanager
 async def watched(etc: Path, content: str = "", called: str = "cron") -> AsyncIterator[Host]:
     """Observe the jobs of a folder, where there is a cron."""
@@ -69,7 +80,7 @@ async def test_jobs_are_objects(etc: Path) -> None:
             user="backup",
             schedule="every Sunday at 06:25",
             line="25 6 * * 7",
-            program="save-orders",
+            program="/opt/shop/save-orders",
             file=f"{etc}/crontab",
         )
         assert "hunter2" not in str(shown)
@@ -154,12 +165,24 @@ async def test_jobs_come_change_and_go(etc: Path) -> None:
 
 async def test_a_host_without_cron(tmp_path: Path) -> None:
     """Where there is none of the files the observer is absent; without a program it says so."""
-    source = Cron(tmp_path / "etc", str(tmp_path))
+    source = Cron(tmp_path / "etc", str(tmp_path), running=_running())
     async with observed(tmp_path, Observer("cron", "cron", source.observe)) as host:
         await host.until(lambda: host.status.state == "absent")
         (tmp_path / "etc" / "cron.d").mkdir(parents=True)
         await host.until(lambda: host.status.state == "up")
         assert "no cron here that would run them" in host.status.detail
+
+
+@pytest.mark.parametrize(("service", "tables"), [("cron.service", 1), ("crond.service", 2)])
+async def test_a_host_whose_cron_is_outside(etc: Path, service: str, tables: int) -> None:
+    """In a container, systemd says which cron the host runs; its kind decides on names of files."""
+    for name in ("plain", "example.com"):
+        (etc / "cron.d" / name).write_text("@daily root /opt/x\n")
+    source = Cron(etc, str(etc), running=_running(service))
+    async with observed(etc.parent, Observer("cron", "cron", source.observe)) as host:
+        await host.until_shown(f"cron/job/{etc}/cron.d/plain x")
+        assert "no cron here" not in host.status.detail
+        assert sum("/cron.d/" in name for name in host.names) == tables
 
 
 async def test_files_that_are_no_crontabs(etc: Path) -> None:
@@ -214,7 +237,7 @@ async def test_what_debians_cron_ignores(etc: Path) -> None:
     async with watched(etc, DEBIAN) as host:
         why = "line 2 is not understood"
         typo = await host.until_shown(f"cron/job/{etc}/cron.d/typo a", ignored=why)
-        runs = "scheduled job, runs a every day at 03:00 as root"
+        runs = "scheduled job, runs /opt/a every day at 03:00 as root"
         assert typo["description"] == f"{runs}, but cron ignores it: {why}"
         await host.until_shown(f"cron/job/{etc}/cron.d/open a", ignored="no newline ends line 2")
         assert "ignored" not in await host.properties(f"cron/job/{etc}/cron.d/sane a")
@@ -277,10 +300,10 @@ LINES = [
     ("  \t0\t0  * *\t* \troot \tx y  ", "every day at 00:00"),
     ("0 0 * * 5-7 www-data x%in%put; rm y", "every Friday to Sunday at 00:00"),
     ("@midnight root\tx\x0by\u2028z", "every day at 00:00"),
-    ("*/90 * * * * root x", "every 90 minutes"),
+    ("*/90 * * * * root x", "every hour"),
     # a line that is not to be logged, as in SUSE's own crontab
     ("-*/15 * * * *   root  x && y", "every 15 minutes"),
-    ("-@hourly root /opt/x", "every hour"),
+    ("-@hourly root x /opt", "every hour"),
 ]
 
 
@@ -335,6 +358,51 @@ def test_random_numbers_of_debian() -> None:
             assert bool(found) == (is_of_both or not is_debian)
 
 
+def test_a_random_number_of_debian_is_its_first() -> None:
+    """Debian's cron reads `0~30` as 0, and leaves out the rest."""
+    for is_debian, words in ((True, "every day at 04:00"), (False, None)):
+        text = "0~30 4 * * * root x\n"
+        (job,) = crontab.parse_crontab(text, Path("t"), Skipped(), is_debian=is_debian)
+        assert (job.schedule == words) is is_debian
+
+
+def _matches(field: str, least: int, most: int, number: int) -> bool:
+    """Match a number as Debian's cron does: sets a bit for each number of each item."""
+    for item in field.split(","):
+        span, _, step = item.partition("/")
+        first, _, last = span.partition("-")
+        low, high = (least, most) if first == "*" else (int(first), int(last or first))
+        if number in range(low, high + 1, int(step or 1)):
+            return True
+    return False
+
+
+def test_every_schedule_in_words_says_when_it_never_runs() -> None:
+    """A schedule is `never` if, and only if, no day of four years fits it."""
+    days = [date(2025, 1, 1) + timedelta(days=n) for n in range(4 * 366)]
+    for day, month, weekday in product(
+        ("*", "*/2", "31", "30,31", "5-1", "1-7"),
+        ("*", "2", "4,6", "12-1"),
+        ("*", "1", "6-2", "*/7"),
+    ):
+        stars = day.startswith("*") or weekday.startswith("*")
+        fits = [
+            _matches(month, 1, 12, one.month)
+            and (all if stars else any)(
+                (
+                    _matches(day, 1, 31, one.day),
+                    any(
+                        _matches(weekday, 0, 7, n) for n in {one.isoweekday() % 7, one.isoweekday()}
+                    ),
+                )
+            )
+            for one in days
+        ]
+        words = crontab.describe_schedule(f"0 5 {day} {month} {weekday}")
+        assert (words == "never") is not any(fits), (day, month, weekday)
+        assert words.startswith("every day at") is all(fits), (day, month, weekday)
+
+
 def test_the_time_zone_of_jobs() -> None:
     """A job runs by the time zone that cronie's crontab names before it; Debian's has none."""
     table = "0 1 * * * root a\nCRON_TZ = 'Asia/Tokyo'\n0 1 * * * root b\n"
@@ -369,18 +437,44 @@ def test_lines_of_anacron() -> None:
         ("0 0 1 1 *", "on the 1. in January at 00:00"),
         ("0 4 * * mon,wed", "every Monday, Wednesday at 04:00"),
         ("*/10 8-18 * * 1-5", "every 10 minutes in the hours 8-18, every Monday to Friday"),
-        ("30 3 1-7 * 0", "on the 1-7 and on every Sunday at 03:30"),
+        ("30 3 1-7 * 0", "on the 1. to 7. and on every Sunday at 03:30"),
         ("0 3,15 * * *", "every day at 03:00, 15:00"),
         ("0 */6 * * *", "every 6 hours"),
         ("* * * * *", "every minute"),
         ("@reboot", "at every boot"),
         ("@weekly", "every week"),
         ("@often", "@often"),
-        ("99 99 99 99 99", "on the 99. and on every 99 in 99 at 99:99"),
+        ("99 99 99 99 99", "99 99 99 99 99"),
+        ("*/45 * * * *", "every hour at minutes 0, 45"),
+        ("*/30 * * * *", "every 30 minutes"),
+        ("5-59/20 * * * *", "every hour at minutes 5, 25, 45"),
+        ("0 */5 * * *", "every day at 00:00, 05:00, 10:00, 15:00, 20:00"),
+        ("*/15 */5 * * *", "every 15 minutes in the hours 0, 5, 10, 15, 20"),
+        ("15,45 */4 * * *", "every 4 hours at minutes 15, 45"),
+        ("* 9 * * *", "every minute in the hour 9"),
+        # a field of days that begins with a star: both must fit
+        ("0 5 */10 * 1", "every Monday that is the 1., 11., 21., 31. of the month at 05:00"),
+        ("0 5 1-7 * */7", "every Sunday that is the 1. to 7. of the month at 05:00"),
+        ("0 5 *,1 * 5", "every Friday at 05:00"),
+        ("0 5 */1 * 5", "every Friday at 05:00"),
+        # of two others, one
+        ("0 5 1-31 * 1", "every day at 05:00"),
+        ("0 5 1,15 6 mon", "on the 1., 15. and on every Monday in June at 05:00"),
+        ("0 5 * * 0-7", "every day at 05:00"),
+        ("0 5 * * fri-sun", "never"),
+        ("0 5 * * sun-tue", "every Monday, Tuesday, Sunday at 05:00"),
+        ("0 5 * * sat,7", "every Saturday, Sunday at 05:00"),
+        ("0 5 30 2 *", "never"),
+        ("0 5 30 2 5", "every Friday in February at 05:00"),
+        ("0 22-2 * * *", "never"),
+        (
+            "0~30 4 * * *",
+            "every hour at minute 0~30 in the hour 4, where cron chooses at random for ~",
+        ),
     ],
 )
 def test_schedules_in_words(fields: str, words: str) -> None:
-    """A schedule is told as people do; what is unusual stays as it is written."""
+    """A schedule in words is true of each time that it has, and of no other."""
     assert crontab.describe_schedule(fields) == words
 
 
@@ -394,8 +488,38 @@ def test_schedules_in_words(fields: str, words: str) -> None:
         ("test -e /run/systemd/system || MODE=1 /sbin/e2scrub_all -A -r", "e2scrub_all"),
         ("[ -x /a/b ] && if [ ! -d /run ]; then /usr/lib/php/sessionclean; fi", "sessionclean"),
         ("command -v debian-sa1 > /dev/null && debian-sa1 1 1", "debian-sa1"),
-        ("nice -n 19 /opt/x 2>&1 | logger", "x"),
+        ("nice -n 19 /opt/x 2>&1 | logger", "/opt/x"),
         ("if [ $(date +%d) -le 7 ]; then /usr/share/mdadm/checkarray; fi", "checkarray"),
+        (
+            "test -x /usr/bin/certbot -a \\! -d /run && perl -e 'sleep 9' && certbot renew",
+            "certbot",
+        ),
+        ("sudo -u www-data /srv/job", "/srv/job"),
+        ("sudo -iu bob -- /srv/job", "/srv/job"),
+        ('"/srv/my job/run" x', "/srv/my job/run"),
+        ("/srv/my\\ job/run x", "/srv/my job/run"),
+        (". /etc/profile; /srv/job", "/srv/job"),
+        ("cd /srv/app && . ./venv; A=b B='c d' bin/rails x >> log 2>&1", "bin/rails"),
+        ("env -i PATH=/bin HOME=/root /srv/job", "/srv/job"),
+        (
+            "flock -n -w 5 /run/lock/x timeout -k 5 30m nice -n 5 ionice -c2 -n7 /srv/job",
+            "/srv/job",
+        ),
+        ("flock -n /run/lock/x -c '/srv/job --all'", "/srv/job"),
+        ("chronic /srv/job", "/srv/job"),
+        ("su - postgres -c 'vacuumdb -a'", "vacuumdb"),
+        ("su -s /bin/sh --command='/srv/job' bob", "/srv/job"),
+        ("runuser -u www-data -- php /var/www/cron.php", "php"),
+        ("test -x /x && sudo -u bob sh -c '. /etc/e; /srv/job'", "/srv/job"),
+        ("bash -lc 'cd /srv && (./job || true)'", "./job"),
+        ("sleep $((RANDOM % 60)); export A=1; echo start >> /log; /srv/job", "/srv/job"),
+        ("if ! /srv/check; then /srv/repair; fi", "/srv/repair"),
+        ("for i in 1 2; do /srv/job $i; done", "/srv/job"),
+        ("[ $(date +%u) = 7 ] && $HOME/bin/job", "$HOME/bin/job"),
+        ("$(which php) /srv/job", "/srv/job"),
+        ("/srv/job 'unbalanced", "/srv/job"),
+        ("echo hello", "echo"),
+        ("perl -e 'print 1'", "perl"),
         ("true", ""),
         ("&& || ;", ""),
     ],

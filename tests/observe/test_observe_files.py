@@ -107,6 +107,38 @@ async def test_a_file_is_compared_with_its_package(here: Path) -> None:
         await host.until_shown(f"files/file/{path}", modified=False)
 
 
+@pytest.mark.parametrize("owner", [":", "other"])
+async def test_a_file_that_is_diverted(here: Path, owner: str) -> None:
+    """A package's file is compared where dpkg-divert put it, not in its place."""
+    path, md5 = configuration(here)
+    install(here, {path: md5})
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", modified=False, package="ssh")
+        diverted = path.rename(f"{path}.distrib")
+        path.write_text("Port 2222\n")
+        lines = f"{path}\n{diverted}\n{owner}\n"
+        (here / "dpkg" / "diversions").write_text(f"/a\n/b\nx\n{lines}")
+        shown = await host.until_shown(
+            f"files/file/{diverted}", modified=False, package="ssh",
+            description="configuration of ssh: secure shell server",
+        )  # fmt: skip
+        instead = await host.until_shown(
+            f"files/file/{path}", description="configuration in place of that of ssh"
+        )
+        assert shown["sha256"] != instead["sha256"]
+        assert ("modified" in instead, instead.get("package", ":")) == (False, owner)
+
+
+async def test_a_diversion_for_a_package_leaves_its_own_file(here: Path) -> None:
+    """The file of the package that diverts another's is its own, at its own path."""
+    path, md5 = configuration(here)
+    install(here, {path: md5})
+    (here / "dpkg" / "diversions").write_text(f"{path}\n{path}.orig\nssh\n")
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", modified=False, package="ssh")
+        assert f"files/file/{path}.orig" not in host.names
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 async def test_a_file_that_is_not_of_root_says_so(here: Path) -> None:
     """A file that is given to another user than root has an owner, until root has it again."""

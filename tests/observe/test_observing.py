@@ -12,6 +12,7 @@ from opdbus.errors import ConfigError
 from opdbus.history.change import Cause
 from opdbus.observe import selection
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
+from opdbus.state.object import Identity, StateObject
 
 
 @pytest.fixture
@@ -66,6 +67,36 @@ async def test_what_is_read_at_intervals_may_have_changed_before_the_stop(
         ("appeared", "start:unread"),
         ("changed", ""),
     ]
+
+
+async def test_only_a_unit_that_is_there_is_to_be_enabled(tmp_path: Path) -> None:
+    """The journal's status names the unit to enable, or that this host has none."""
+    unlisted, listed = asyncio.Event(), asyncio.Event()
+
+    async def observe(report: Report) -> None:
+        report.put("unit", "a.service", {})
+        await unlisted.wait()
+        report.replace("unit", {"a.service": {}})
+        await listed.wait()
+        report.put("unit", "op-dbus-journal.service", {})
+        await asyncio.Event().wait()
+
+    async with observed(tmp_path, Observer("systemd", "systemd", observe)) as host:
+
+        def detail() -> str:
+            return host.supervisor.statuses[-1].detail
+
+        await host.until(lambda: host.status.state == "up")
+        assert detail() == "who did what, and why units failed, is unknown"
+        unlisted.set()
+        await host.until(lambda: detail().endswith("this host has no op-dbus-journal.service"))
+        listed.set()
+        await host.until(lambda: detail().endswith("`systemctl enable --now op-dbus-journal`"))
+        for note in ("", "2 lines of sudo not understood; the last: x : X=?"):
+            identity = Identity("publish:journal.reader", "journal", "reader", "op-dbus-journal")
+            await host.memory.publish([StateObject(identity, {"unread": note})], 0, cause="")
+            await host.until(lambda: detail() == note)  # noqa: B023 -- at once
+            assert host.supervisor.statuses[-1].state == "up"
 
 
 async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: Source) -> None:

@@ -130,6 +130,17 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
         (["reload begins", {"DropInPaths": ["/etc/a.conf"]}, "reload ends", (7, DOWN, UP), "end 7"],
          ("changed", "reload", 0), ("event", "job:7 restart", 0)),
     ],
+    "an automatic restart that a trigger wanted, too, is none of the trigger": [
+        ([{"NRestarts": 1}, (9, WAITS, DOWN, UP), "end 9"], ("event", "exit", 0)),
+        ([{"NRestarts": 3}, (10, DOWN, UP), "end 10", (11, DOWN, UP), "end 11"],
+         ("event", "exit", 1)),
+    ],
+    "an automatic restart of which PID 1 said nothing is known by its count": [
+        ([{"NRestarts": 1, "MainPID": 900}, "look"], ("event", "exit", 0)),
+        ([{"NRestarts": 3, "MainPID": 901}, "look"], ("event", "exit", 1)),
+        # a job of somebody begins the count anew
+        ([{"NRestarts": 0}, (7, STOPS, DOWN, UP), "end 7"], ("event", "job:7 restart", 0)),
+    ],
     "what was killed and started again before a look did not only run": [
         ([(0, DOWN), (7, UP), "end 7"], ("event", "job:7 start, after 1 exit", 1)),
     ],
@@ -147,6 +158,8 @@ async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) ->
                     fake.work(ONE, *step)
                 elif isinstance(step, dict):
                     fake.units[ONE] |= step
+                elif step == "look":
+                    fake.change(ONE)
                 elif step.startswith("reload"):
                     fake.tell_reloading(begins=step.endswith("begins"))
                 else:
@@ -242,6 +255,27 @@ async def test_systemd_restarts_at_once(
         fake.work(ONE, 9, DOWN, UP)
         fake.end(ONE, 9)
         await until(host, tmp_path, ONE, ("event", cause, 0))
+
+
+async def test_the_end_of_a_main_process_names_it(tmp_path: Path, system_bus: str) -> None:
+    """A row about the end of a unit's process has its number; a row about a job has none."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.units[ONE] |= {"MainPID": 812, "NRestarts": 0}
+        fake.change(ONE)
+        await host.until_shown(f"systemd/unit/{ONE}", main_pid=812)
+        fake.units[ONE] |= {"MainPID": 900, "NRestarts": 1}
+        fake.change(ONE)
+        await until(host, tmp_path, ONE, ("event", "exit", 0))
+        fake.work(ONE, 7, STOPS, DOWN, UP)
+        fake.end(ONE, 7)
+        await until(host, tmp_path, ONE, ("event", "exit", 0), ("event", "job:7 restart", 0))
+        fake.work(ONE, 0, FAILED)
+        await host.until(lambda: len(rows(tmp_path, ONE)) == 4)
+        of_pid = [
+            [each for each in row["fields"] if each[0] == ["main_pid"]] for row in history(tmp_path)
+        ]
+        ended = [found for found in of_pid if found]
+        assert ended == [[[["main_pid"], [812], []]], [[["main_pid"], [900], []]]]
 
 
 async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: str) -> None:

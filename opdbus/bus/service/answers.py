@@ -29,8 +29,12 @@ class Answers:
     """
 
     def __init__(
-        self, history: HistoryInterface, reporting: Callable[[], Sequence[BusInterface]]
+        self,
+        history: HistoryInterface,
+        reporting: Callable[[], Sequence[BusInterface]],
+        booted_at: float = 0.0,
     ) -> None:
+        self._booted_at = booted_at
         self._history = history
         self._reporting = reporting
 
@@ -53,7 +57,8 @@ class Answers:
         here = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
         # on a thread: compiling the patterns takes 40 ms the first time
         route = await asyncio.to_thread(routes.find_route, question, here)
-        given = _to_method_options(route.options, now)
+        boot = self._booted_at or now - time.clock_gettime(time.CLOCK_BOOTTIME)
+        given = _to_method_options(route.options, now, boot)
         if route.name == "changes":
             rows: Plain = await self._history.changes(caller, given, limit)
         elif route.name == "status":
@@ -70,9 +75,8 @@ class Answers:
         return route.name, wire, Typed(_SIGNATURES[route.name], rows)
 
 
-def _to_method_options(options: Mapping[str, str], now: float) -> dict[str, Plain]:
+def _to_method_options(options: Mapping[str, str], now: float, boot: float) -> dict[str, Plain]:
     """Return the options of a command as those of its method."""
-    boot = now - time.clock_gettime(time.CLOCK_BOOTTIME)
     given: dict[str, Plain] = {}
     for key, value in options.items():
         if key == "before" and timestamps.is_event(value):

@@ -120,8 +120,9 @@ async def attribute(memory: StateStore, rows: Sequence[Row]) -> Mapping[int, Att
         group = groups.pop()
         named = {row.identity.name for row in group if row.identity[1:3] == UNIT} & failed
         object_ids = {*users, _READER, *(ObjectId(*acts.FAILURE, name) for name in named)}
+        early = acts.MOST_LATE_REBOOT if any(map(acts.is_reboot, group)) else _BEFORE
         span = Filter(
-            since=group[0].at - _BEFORE, before=group[-1].at + _AFTER, object_ids=object_ids
+            since=group[0].at - early, before=group[-1].at + _AFTER, object_ids=object_ids
         )
         noted, oldest = await _read(memory, span, _MOST_ROWS, partial(_is_ours, believed))
         before = Filter(before=span.since)

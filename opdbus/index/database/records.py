@@ -148,7 +148,7 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
         what: change.ChangeType = "event" if is_event else "changed" if entry else "appeared"
         is_kept = not (record.transient or (entry and entry.transient))
         if fields or is_event or not entry or not is_kept:
-            item = Change(record.identity, what, why, fields)
+            item = Change(record.identity, what, why, [*fields, *why.fields])
             yield _with_sentence(item, record.text, has_values=is_kept)
     for entry in update.gone:
         old = before.get(entry.id)
@@ -161,7 +161,7 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
     for identity, why in update.events.items():
         entry = update.known.get(identity)
         old = before.get(entry.id) if entry and not entry.transient else None
-        yield of_change(Change(identity, "event", why, []), old.text if old else "")
+        yield of_change(Change(identity, "event", why, why.fields), old.text if old else "")
 
 
 def _with_sentence(item: Change, text: str, *, has_values: bool) -> Change:
@@ -171,8 +171,10 @@ def _with_sentence(item: Change, text: str, *, has_values: bool) -> Change:
     return of_change(item._replace(fields=change.without_values(item.fields)), "")
 
 
-def begin(store: Store, boot: str, at: int) -> str:
-    """Store the boot id, remove transient objects, and return the cause of later changes.
+def begin(store: Store, boot: str, at: int, booted_at: int) -> str:
+    """Store the boot id, record a reboot, and remove transient objects.
+
+    Return the cause of later changes.
 
     The cause is change.START if the host has not rebooted since the last run, else change.BOOT. A
     read-only store is not changed.
@@ -183,7 +185,10 @@ def begin(store: Store, boot: str, at: int) -> str:
     if (before != boot or left) and not store.is_read_only:
         gone = (of_change(Change(e.identity, "gone", Cause(cause), []), "") for e in left)
         with store.transaction():
-            store.set_fact("boot", boot)
+            store.set_fact("boot", boot or before or "")
+            if before and boot and before != boot:
+                reboot = of_change(Change(change.HOST, "event", Cause(change.REBOOT), []), "")
+                store.ledger.append([reboot], booted_at, boot)
             store.ledger.append(gone, at, boot)
             store.remove(entry.id for entry in left)
     return cause

@@ -59,6 +59,7 @@ class StateStore:
         usage: Usage | None = None,
         clock: Callable[[], float] = time.time,
         boot: str = "",
+        booted_at: float = 0.0,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.archive = Archive(path, on_progress=on_progress)
@@ -89,6 +90,7 @@ class StateStore:
         self.recorded_until = math.inf
         self._clock = clock
         self.boot = boot
+        self._booted_at = booted_at
         self._eraser = Eraser(
             self.archive,
             self.snapshot_writer,
@@ -156,7 +158,8 @@ class StateStore:
         self._writer.generation = int(generation or 0)
         latest = await self.archive.read(lambda store: store.ledger.latest(self.boot))
         self.recorded_until = math.inf if latest is None else latest
-        self.since_last_run = await first(lambda store: begin(store, self.boot, at))
+        booted_at = min(int(self._booted_at * 1e6) or at, at)
+        self.since_last_run = await first(lambda store: begin(store, self.boot, at, booted_at))
         if left is None:
             self.migrator.finish()
         if not self.archive.is_read_only:

@@ -1,6 +1,7 @@
 """Reading of files on a thread of its own, since a file system may hang."""
 
 import asyncio
+import errno
 import os
 import select
 import threading
@@ -13,7 +14,7 @@ from typing import Final, TypeVar
 
 from opdbus.observe.core.report import LostSource
 from opdbus.observe.core.skipped import Skipped
-from opdbus.platform.regular_files import open_regular
+from opdbus.platform.regular_files import answers, open_regular
 
 T = TypeVar("T")
 # The most hanging readings of one function.
@@ -79,6 +80,8 @@ def text_of(path: Path, most: int = _MAX_BYTES, skipped: Skipped | None = None) 
 
 def read_at_most(path: Path, most: int) -> tuple[bytes, bool]:
     """Return the first bytes of a regular file, and whether there are more; raises OSError."""
+    if not answers(path):
+        raise TimeoutError(errno.ETIMEDOUT, "its file system hangs", str(path))
     # devices and pipes may have no end, or wait for a writer
     with os.fdopen(open_regular(path, follow=True), "rb") as file:
         status = os.fstat(file.fileno())
@@ -94,7 +97,7 @@ def changed_at(path: str) -> float:
     """
     times = []
     # a link, and its target
-    for look in (os.lstat, os.stat):
+    for look in (os.lstat, os.stat) if answers(path) else (os.lstat,):
         with suppress(OSError, ValueError):
             times.append(look(path).st_ctime)
     above = os.path.dirname(path)  # noqa: PTH120 -- of thousands of paths, Path() takes most of the time
@@ -104,7 +107,7 @@ def changed_at(path: str) -> float:
 def files_in(folder: Path) -> list[Path]:
     """Return the sorted entries of a folder; none if it cannot be read."""
     with suppress(OSError):
-        return sorted(folder.iterdir())
+        return sorted(folder.iterdir()) if answers(folder) else []
     return []
 
 

@@ -369,4 +369,5 @@ def add_pending(pending: Cause, why: Cause, *, is_late: bool = False) -> Cause:
     """
     cause = pending.cause if is_late else why.cause
     count = why.coalesced_count + pending.coalesced_count - is_late
-    return Cause(cause, count, why.is_event, pending.ignored_fields | why.ignored_fields)
+    ignored, pid = pending.ignored_fields | why.ignored_fields, 0 if is_late else why.ended_pid
+    return Cause(cause, count, why.is_event, ignored, pid)

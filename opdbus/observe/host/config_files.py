@@ -22,9 +22,10 @@ from opdbus.observe.core.pace import Allowance
 from opdbus.observe.core.report import Absent, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages.documents import Documents, Places
-from opdbus.observe.packages.dpkg import Package, StatusFile
+from opdbus.observe.packages.dpkg import Package, StatusFile, read_diversions
 from opdbus.observe.systemd.unit_files import TYPES, is_unit
 from opdbus.platform.lines import split_lines, strip_blanks
+from opdbus.platform.regular_files import answers
 from opdbus.platform.tasks import until_first_ends
 from opdbus.state.object import Json
 from opdbus.state.secret_names import is_secret_name
@@ -113,7 +114,7 @@ class Sources:
     def files(self) -> set[str]:
         """Return the files that list others."""
         ucf = {str(self.ucf / "registry"), str(self.ucf / "hashfile")}
-        return {str(self.places.dpkg / "status"), *ucf}
+        return {*(str(self.places.dpkg / name) for name in ("status", "diversions")), *ucf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +173,24 @@ class ConfigFileLists:
         found |= self._of_units(folders)
         # files that packages install with ucf, which dpkg does not list
         sums = {path: md5 for md5, path in self._read_registry("hashfile")}
-        for name, path in self._read_registry("registry"):
-            if name in packages and path.startswith("/"):
-                found[path] = self._of_package(path, packages[name], sums.get(path, ""))
+        conffiles = [
+            (packages[name], path, sums.get(path, ""))
+            for name, path in self._read_registry("registry")
+            if name in packages and path.startswith("/")
+        ]
         for package in listed:
-            for path, note in package.conffiles.items():
-                # several packages may list one file
-                is_better = "obsolete" not in note and package.status == "installed"
-                if "remove-on-upgrade" not in note and (is_better or path not in found):
-                    found[path] = self._of_package(path, package, note)
+            conffiles += [(package, *each) for each in package.conffiles.items()]
+        diversions = read_diversions(self._sources.places.dpkg)
+        for package, path, note in conffiles:
+            target, owner = diversions.get(path, (path, package.name))
+            if owner != package.name and path not in found:
+                instead = f"{self._purpose(path)} in place of that of {package.name}"
+                found[path] = Origin(instead, owner)
+            place = path if owner == package.name else target
+            # several packages may list one file
+            is_better = "obsolete" not in note and package.status == "installed"
+            if "remove-on-upgrade" not in note and (is_better or place not in found):
+                found[place] = self._of_package(path, package, note)
         found |= self._find_mentioned(found)
         found |= self._beside(found, folders)
         found |= self._find_mentioned(found)
@@ -242,7 +252,8 @@ class ConfigFileLists:
         for home in sorted(homes):
             for entry in _entries(home):
                 # in an `-enabled` folder, links to files count too
-                is_file = entry.is_file(follow_symlinks=home.name.endswith(_OF_LINKS))
+                follow = home.name.endswith(_OF_LINKS) and answers(entry.path)
+                is_file = entry.is_file(follow_symlinks=follow)
                 if entry.path not in found and is_file and not _LEFT_BESIDE.fullmatch(entry.name):
                     what = f"{self._purpose(entry.path)} of no package"
                     link = (
@@ -261,7 +272,8 @@ class ConfigFileLists:
         waiting = deque(found)
         while waiting and len(named) < _MAX_NAMED_FILES:
             path = waiting.popleft()
-            if path.rpartition("/")[0] in _NOUNS and not path.startswith("/etc/default/"):
+            is_other = path.rpartition("/")[0] in _NOUNS and not path.startswith("/etc/default/")
+            if is_other or not answers(path):
                 continue
             try:
                 status = os.stat(path)  # noqa: PTH116 -- of thousands of paths
@@ -273,7 +285,7 @@ class ConfigFileLists:
                 known = signature, self._read_mentions(Path(path))
             self._mentions[path] = known
             for other in known[1]:
-                if other not in found and other not in named and os.path.isfile(other):  # noqa: PTH113 -- of thousands of paths
+                if other not in found and other not in named and _is_file(other):
                     named[other] = Origin(f"{_NAMED_IN}{path}")
                     waiting.append(other)
         return named
@@ -305,7 +317,8 @@ class ConfigFileLists:
         for entry in chain.from_iterable(map(_entries, self._sources.units)):
             unit = entry.name.removesuffix(".d")
             # drop-ins may exist for a unit, and for all units of a type
-            if unit != entry.name and (is_unit(unit) or unit in TYPES) and entry.is_dir():
+            is_folder = unit != entry.name and (is_unit(unit) or unit in TYPES)
+            if is_folder and answers(entry.path) and entry.is_dir():
                 folders.add(entry.path)
                 for inner in _entries(Path(entry.path)):
                     if inner.name.endswith(".conf"):
@@ -327,6 +340,10 @@ def _name_package(name: str, summary: str) -> str:
     if not summary:
         return name
     return f"{name} ({summary})" if is_secret_name(name) else f"{name}: {summary}"
+
+
+def _is_file(path: str) -> bool:
+    return answers(path) and os.path.isfile(path)  # noqa: PTH113 -- of thousands of paths
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -394,6 +411,8 @@ class Examiner:
         self._known = {path: known for path, known in self._known.items() if path in others}
 
     def _examine_one(self, path: str, md5: str, folders: "_Folders") -> dict[str, Json]:
+        if not answers(path):
+            return {"readable": False}
         try:
             status = os.stat(path)  # noqa: PTH116 -- of thousands of paths, Path() takes most of the time
         except (FileNotFoundError, NotADirectoryError):

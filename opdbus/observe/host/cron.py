@@ -5,7 +5,7 @@ import pwd
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +17,10 @@ from opdbus.observe.core.report import Absent, Observer, Report, join_by_name
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.host import crontab
 from opdbus.observe.host.crontab import Job
+from opdbus.observe.systemd import pid1
 from opdbus.platform.accounts import user_name
 from opdbus.platform.lines import join_words
+from opdbus.platform.regular_files import answers
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import edits
@@ -38,6 +40,8 @@ _LEFT_BESIDE: Final = re.compile(r".*(?:[#,]|,v|\.(?:dpkg|ucf)-\w+|\.sw.|\.cfsav
 # Strings that distinguish the two programs, which have one name on some systems.
 _OF_CRONIE, _OF_DEBIAN = b"cronie", b"this crontab file will be ignored"
 _PROGRAMS: Final = ("cron", "crond", "anacron", "fcron", "bcron-start")
+_SERVICES: Final = tuple(f"{name}.service" for name in (*_PROGRAMS[:-1], "cronie", "bcron"))
+_NO_CRON: Final = "there is no cron here that would run them"
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _UNREAD: Final = "crontabs of users in /var/spool/cron are not read"
 # Far above the size of a crontab and the number of files.
@@ -81,6 +85,8 @@ class Cron:
     path: str = _PATH
     # the user id that must own the files
     owner: int = 0
+    # returns which of some services run
+    running: Callable[[Collection[str]], Awaitable[list[str]]] = pid1.active_units
 
     async def observe(self, report: Report) -> None:
         """List all jobs after each change of a file; raises Absent."""
@@ -90,9 +96,14 @@ class Cron:
         async for _ in edits(files, folders, _SETTLE_SECONDS):
             changed = await in_thread(self._changed_at)
             skipped = Skipped()
-            found = await in_thread(partial(self._list, skipped))
+            programs = await in_thread(self._programs)
+            # the programs of a host are not in a container with its files
+            services = [] if programs else await self.running(_SERVICES)
+            names = programs or [name.removesuffix(".service") for name in services]
+            found = await in_thread(partial(self._list, names, skipped))
             report.skip("job", skipped)
-            report.busy("; ".join(self._limits(folders)))
+            limits = await in_thread(lambda: [*self._limits(folders)])
+            report.busy("; ".join(limits if names else [*limits, _NO_CRON]))
             cause = report.causes.run(changed) if report.has_listed("job") else ""
             report.replace("job", found, cause)
 
@@ -100,25 +111,24 @@ class Cron:
         folders = [self.etc / name for name in ("cron.d", *_FOLDERS)]
         paths = [self.etc / "crontab", self.etc / "anacrontab", *folders]
         paths += [file for folder in folders for file in files_in(folder)][:_MAX_FILES]
-        return max((changed_at(str(path)) for path in paths if path.exists()), default=0.0)
+        times = (changed_at(str(path)) for path in paths if answers(path) and path.exists())
+        return max(times, default=0.0)
 
     def _limits(self, folders: list[str]) -> Iterator[str]:
         yield _UNREAD
         # as on hardened hosts
-        closed = [path for path in folders if Path(path).is_dir() and not _may_read(Path(path))]
+        paths = [Path(folder) for folder in folders if answers(folder)]
+        closed = [str(path) for path in paths if path.is_dir() and not _may_read(path)]
         if closed:
             yield f"{', '.join(closed)} may be read by root only"
-        if not self._programs():
-            yield "there is no cron here that would run them"
 
     def _programs(self) -> list[str]:
         found = (shutil.which(name, path=self.path) for name in _PROGRAMS)
         return [path for path in found if path]
 
-    def _dialect(self) -> _Dialect:
+    def _dialect(self, programs: Collection[str]) -> _Dialect:
         """Return the rules of the installed cron, recognised by strings in its program."""
-        programs = self._programs()
-        for program in programs:
+        for program in filter(os.path.isabs, programs):
             with suppress(OSError):
                 content, _ = read_at_most(Path(program), _MAX_PROGRAM_BYTES)
                 if _OF_CRONIE in content or _OF_DEBIAN in content:
@@ -127,13 +137,13 @@ class Cron:
         is_debian = any(Path(program).name == "cron" for program in programs)
         return _Dialect(_DEBIAN if is_debian else _CRONIE)
 
-    def _list(self, skipped: Skipped) -> dict[str, dict[str, Json]]:
+    def _list(self, programs: Collection[str], skipped: Skipped) -> dict[str, dict[str, Json]]:
         """Return jobs by name; raises Absent if cron has no files here."""
         places = ("crontab", "anacrontab", "cron.d", *_FOLDERS)
-        if not any((self.etc / name).exists() for name in places):
+        if not any(os.path.lexists(self.etc / name) for name in places):
             raise Absent(f"there is no {self.etc}/crontab and no {self.etc}/cron.d")
         found: list[tuple[str, dict[str, Json]]] = []
-        for name, file, job in self._jobs(self._dialect(), skipped):
+        for name, file, job in self._jobs(self._dialect(programs), skipped):
             if job == _CLOSED:
                 description = "scheduled jobs that only root may read"
                 closed = {"description": description, "file": str(file), "readable": False}
@@ -160,9 +170,9 @@ class Cron:
     def _jobs(self, dialect: _Dialect, skipped: Skipped) -> Iterator[tuple[str, Path, Job]]:
         """Yield the name, file and job of each job."""
         names = dialect.names
-        tables = [path for path in _files(self.etc / "cron.d", names) if not path.is_dir()]
-        for file in (self.etc / "crontab", *tables):
-            if file.is_file() and not _may_read(file):
+        tables = _files(self.etc / "cron.d", names, skipped)
+        for file in (self.etc / "crontab", *(path for path in tables if not path.is_dir())):
+            if answers(file) and file.is_file() and not _may_read(file):
                 yield str(file), file, _CLOSED
                 continue
             text = text_of(file, _MAX_BYTES, skipped)
@@ -172,13 +182,14 @@ class Cron:
             refused = self._reason_to_ignore(file, dialect)
             for job in jobs[:_MAX_LINES]:
                 ignored = refused or job.ignored
-                yield f"{file} {job.program}".rstrip(" "), file, job._replace(ignored=ignored)
+                name = job.program.rpartition("/")[2]
+                yield f"{file} {name}".rstrip(" "), file, job._replace(ignored=ignored)
         file = self.etc / "anacrontab"
         text = text_of(file, _MAX_BYTES, skipped)
         for name, job in [*crontab.parse_anacrontab(text, file, skipped)][:_MAX_LINES]:
             yield f"{file} {name}", file, job
         for folder, schedule in _FOLDERS.items():
-            for file in _files(self.etc / folder, names):
+            for file in _files(self.etc / folder, names, skipped):
                 # run-parts ignores files that package managers and editors leave
                 is_left = _LEFT_BESIDE.fullmatch(file.name)
                 if not is_left and file.is_file() and os.access(file, os.X_OK):
@@ -187,7 +198,7 @@ class Cron:
     def _reason_to_ignore(self, file: Path, dialect: _Dialect) -> str:
         """Return why cron ignores a whole file (owner, mode or links); empty if it does not."""
         try:
-            link, status = file.lstat(), file.stat()
+            link, status = file.lstat(), file.stat() if answers(file) else file.lstat()
         except OSError:
             return ""
         if dialect.mask and (other := {link.st_uid, status.st_uid} - {self.owner}):
@@ -220,8 +231,15 @@ def _may_read(path: Path) -> bool:
     return os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
 
 
-def _files(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    return [path for path in files_in(folder) if names.fullmatch(path.name)][:_MAX_FILES]
+def _files(folder: Path, names: re.Pattern[str], skipped: Skipped) -> list[Path]:
+    """Return the files of a folder with such names; what hangs is left out and noted."""
+    found = []
+    for path in [path for path in files_in(folder) if names.fullmatch(path.name)][:_MAX_FILES]:
+        if answers(path):
+            found.append(path)
+        else:
+            skipped.file(path)
+    return found
 
 
 OBSERVER: Final = Observer("cron", "cron", Cron().observe)

@@ -167,6 +167,19 @@ def parse_paragraph(paragraph: bytes) -> Package | None:
     return Package(name, architecture, wanted, status, fields, conffiles, odd)
 
 
+def read_diversions(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the paths that dpkg-divert diverts: each with its target and the diverting package.
+
+    No name of a package stands for an administrator.
+    """
+    with suppress(OSError):
+        content, _ = read_at_most(folder / "diversions", _MAX_LIST_BYTES)
+        lines = os.fsdecode(content).split("\n")
+        rows = zip(lines[::3], lines[1::3], lines[2::3], strict=False)
+        return {path: (target, package.strip(":")) for path, target, package in rows}
+    return {}
+
+
 def _odd(paragraph: bytes) -> Iterator[int]:
     """Yield the numbers, from 0, of lines that neither begin nor continue a valid field."""
     key = b""

@@ -1,6 +1,7 @@
 """D-Bus calls to systemd's manager; none of them loads a unit."""
 
 import asyncio
+import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -50,6 +51,13 @@ class UnitFile(NamedTuple):
 
     path: str
     state: str
+
+
+class Boot(NamedTuple):
+    """A run of the host: its id, and when it began, in seconds since 1970 (0: unknown)."""
+
+    id: str
+    at: float = 0.0
 
 
 class Pid1(Service):
@@ -171,6 +179,30 @@ async def descriptions(units: Collection[str]) -> dict[str, str]:
     """Return the descriptions of the loaded units; raise Absent or LostSource."""
     async with Pid1() as manager:
         return {unit.name: unit.description for unit in await manager.units_of(units)}
+
+
+async def find_boot(kernels_id: str, seconds: float = _REQUIREMENTS_SECONDS) -> Boot:
+    """Return this run of the host, which begins with PID 1; `kernels_id` is the kernel's id of it.
+
+    A container, of which PID 1 has no time of the kernel, has a run of its own, whose id a sandbox
+    may hide: then the id is made of the time.
+    """
+    with suppress(Absent, LostSource, TimeoutError):
+        async with asyncio.timeout(seconds), Pid1() as manager:
+            values = await manager.own_properties()
+            at, of_kernel = (values.get(f"{name}Timestamp") for name in ("Userspace", "Kernel"))
+            if isinstance(at, int) and at:
+                made = hashlib.sha256(f"{kernels_id} {at}".encode()).hexdigest()[:32]
+                return Boot(kernels_id if kernels_id and of_kernel else made, at / 1e6)
+    return Boot(kernels_id)
+
+
+async def active_units(names: Collection[str]) -> list[str]:
+    """Return the active units among the names; none where PID 1 does not answer."""
+    with suppress(Absent, LostSource):
+        async with Pid1() as manager:
+            return [unit.name for unit in await manager.active(names)]
+    return []
 
 
 async def required_by(unit: str) -> Collection[str]:

@@ -1,5 +1,6 @@
 """Causes of unit changes: a job, the unit's processes, the kernel, or a triggering unit."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePath
@@ -44,6 +45,8 @@ class UnitCauses:
         self._loaded_at = 0.0
         # faults that ended the processes of services
         self._faults: dict[str, str] = {}
+        # automatic restarts that are reported once their jobs have ended
+        self._restarts = Counter[str]()
 
     def on_signal(self, signal: Signal) -> None:
         """Update the state of jobs, faults and reloads from a signal of PID 1."""
@@ -127,11 +130,21 @@ class UnitCauses:
 
     def _take_why(self, unit: str, before: Fields | None, now: Fields, other: str) -> Cause:
         """Take a unit's jobs and return the cause of its change; `is_event` if any job ended."""
-        is_other = before is None or differ(before, now)
-        own = self._own_cause(unit, before, now) if before else None
         # a unit that was unloaded since has no triggers
         triggers = names_in(now, "triggered_by") or names_in(before or {}, "triggered_by")
-        work = self.jobs.take(unit, triggers)
+        restarts = self._count_restarts(unit, before, now)
+        work = self.jobs.take(unit, triggers, has_restarted=restarts > 0)
+        if restarts and before and not work.ended_jobs and not differ(before, now):
+            if not work.cause:  # PID 1 said nothing in between
+                return Cause(self._ended(unit), restarts - 1, is_event=True)
+            self._restarts[unit] = restarts
+        return self._explain_work(unit, before, now, other, work)
+
+    def _explain_work(
+        self, unit: str, before: Fields | None, now: Fields, other: str, work: Work
+    ) -> Cause:
+        is_other = before is None or differ(before, now)
+        own = self._own_cause(unit, before, now) if before else None
         is_given_up = now.get("result") == _GAVE_UP and (own == EXIT or work.is_automatic)
         if before and LOOP in now and LOOP not in before:
             cause = EXIT
@@ -167,9 +180,21 @@ class UnitCauses:
         if work.is_automatic and is_other and now.get("n_restarts"):
             return work.cause + ", automatic"
         if work.is_automatic and not is_other:
-            fault = self._faults.get(unit, "")
-            return f"{EXIT}:{fault}" if fault else EXIT
+            return self._ended(unit)
         return work.cause
+
+    def _ended(self, unit: str) -> str:
+        fault = self._faults.get(unit, "")
+        return f"{EXIT}:{fault}" if fault else EXIT
+
+    def _count_restarts(self, unit: str, before: Fields | None, now: Fields) -> int:
+        """Return the automatic restarts of a unit that were not reported; 0 in a loop."""
+        earlier = self._restarts.pop(unit, 0)
+        if before is None or LOOP in before or LOOP in now:
+            return 0
+        # no number stands for none
+        was, count = (int(str(fields.get("n_restarts", 0))) for fields in (before, now))
+        return earlier + max(0, count - was)
 
     def _own_cause(self, unit: str, before: Fields, now: Fields) -> str | None:
         """Return the cause of a change of state without a job; None if it is not known."""
@@ -187,6 +212,13 @@ class UnitCauses:
             return self._causes.of_ports([unit], _AFTER_SECONDS)
         has_ended = unit.endswith(WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
+
+
+def with_ended_pid(why: Cause, before: Fields | None) -> Cause:
+    """Return a cause with the main process that had the unit, if its end is the cause."""
+    is_end = EXIT in {jobs.act(why.cause), *jobs.others(why.cause)}
+    pid = (before or {}).get("main_pid")
+    return why._replace(ended_pid=pid) if is_end and isinstance(pid, int) else why
 
 
 def is_with_file(unit: str, now: Fields, cause: str) -> bool:

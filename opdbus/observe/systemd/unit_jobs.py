@@ -77,6 +77,8 @@ class _Job:
     # as PID 1 lists it; None until PID 1 was asked
     listed_type: str | None = None
     is_reported: bool = False
+    # PID 1 may have waited to restart the unit only after another unit wanted to start it
+    is_automatic: bool = False
 
     @property
     def type(self) -> str:
@@ -93,7 +95,7 @@ class _Job:
         """Return the work of the job so far, or all of it."""
         count = int(has_ended and self.type in _TYPES and not self.is_reported)
         cause = f"job:{self.number} {self.type}".rstrip(" ")
-        work = Work(cause, count, is_automatic=self.before.is_auto_restarting)
+        work = Work(cause, count, self.is_automatic or self.before.is_auto_restarting)
         return _Step(work, self.before.changed, self.after.began, self.after.changed)
 
 
@@ -133,6 +135,7 @@ class UnitJobs:
                 self._running[unit] = job = _Job(number, before or after, after)
             if number and job:
                 job.after = after
+                job.is_automatic |= after.is_auto_restarting
             _set_bounded(self._states, unit, after)
             if active not in _ENDING:
                 _set_bounded(self._last_up, unit, active)
@@ -205,8 +208,12 @@ class UnitJobs:
             name = types.get(job.number, job.listed_type or "")
             job.listed_type = name if name in _TYPES else ""
 
-    def take(self, unit: str, triggers: Collection[str] = ()) -> Work:
+    def take(
+        self, unit: str, triggers: Collection[str] = (), *, has_restarted: bool = False
+    ) -> Work:
         """Return and remove a unit's jobs, with the trigger that started the last one.
+
+        PID 1 started the unit itself, which no trigger did, if it `has_restarted` by its count.
 
         Jobs that changed the unit after it was read are left for the next call. An exit
         without a job is not reported; one followed by a job is reported once the job ends.
@@ -228,8 +235,10 @@ class UnitJobs:
         if step:
             earlier, count = last.work.cause if last.work.ended_jobs else "", last.work.ended_jobs
             last = step._replace(work=step.work._replace(ended_jobs=count, earlier=earlier))
-        by = next((name for name in triggers if self._has_started(name, unit, last)), "")
         work = last.work
+        if work.is_automatic or (has_restarted and jobs.act(work.cause) in {START, RESTART}):
+            return work._replace(is_automatic=True)
+        by = next((name for name in triggers if self._has_started(name, unit, last)), "")
         return work._replace(cause=f"{work.cause} by {by}") if by and work.cause else work
 
     def take_starts(self, unit: str) -> Work:

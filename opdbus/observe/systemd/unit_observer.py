@@ -14,7 +14,7 @@ from opdbus.observe.core.system_bus import BURST_SECONDS, Signal
 from opdbus.observe.packages.documents import Places
 from opdbus.observe.systemd import pid1, unit_files, unit_properties
 from opdbus.observe.systemd.pid1 import LoadedUnit, Pid1, UnitFile
-from opdbus.observe.systemd.unit_causes import UnitCauses, is_with_file
+from opdbus.observe.systemd.unit_causes import UnitCauses, is_with_file, with_ended_pid
 from opdbus.observe.systemd.unit_documents import FACTS, UnitDocuments
 from opdbus.observe.systemd.unit_files import UnitFolders
 from opdbus.observe.systemd.unit_jobs import EXIT, TRIGGERS
@@ -159,7 +159,8 @@ class _ReportedUnits:
             # restarts in a loop are no events
             why, event = Cause(why.cause), None
         seen = unit_properties.newly_seen(before, fields)
-        self._report.put(KIND, name, shown, why._replace(ignored_fields=seen))
+        why = with_ended_pid(why._replace(ignored_fields=seen), before)
+        self._report.put(KIND, name, shown, why)
         if event:
             self._report.happened(KIND, name, event)
         return is_started
