@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from opdbus.state import secret_commands as commands
+
 # Values under a secret name that are not secret: a policy, a file, a public key, a version.
 # Anchored, since an unanchored pattern would be tried at every position.
 HARMLESS = re.compile(
@@ -39,28 +41,6 @@ KEY_MATERIAL: Final = {
     "key": _RANDOM,
     "Key": _RANDOM,
 }
-# Flags of programs whose values are secret although the flags' names do not show it.
-_FLAGS: Final = {
-    "sshpass mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump mariadb-admin mongo"
-    " mongosh mongodump mongorestore mongoexport usermod useradd 7z 7za 7zr login rdesktop cqlsh"
-    " doveadm": ("-p",),
-    "rar unrar": ("-hp", "-p"),
-    "lftp": ("-u",),
-    "slappasswd": ("-s",),
-    "caddy": ("--plaintext",),
-    "gpg-preset-passphrase sqlcmd bcp osql": ("-P",),
-    "curl": ("-u", "-U", "--user", "--proxy-user", "--oauth2-bearer"),
-    "http https xh": ("-a", "--auth"),
-    "redis-cli": ("-a",),
-    "zip unzip ipmitool mosquitto_pub mosquitto_sub": ("-P",),
-    "ldapsearch ldapadd ldapmodify ldapdelete ldapwhoami ldappasswd": ("-w",),
-    "smbclient rpcclient smbcacls smbget winexe net": ("-U",),
-    "snmpget snmpset snmpwalk snmpbulkwalk": ("-c", "-A", "-X"),
-    "ssh-keygen": ("-N", "-P"),
-    "xfreerdp xfreerdp3 wlfreerdp": ("/p:",),
-    "nmcli": ("password", "wifi-sec.psk", "802-11-wireless-security.psk"),
-}
-SECRET_FLAGS: Final = {program: flags for many, flags in _FLAGS.items() for program in many.split()}
 # Python before 3.11.5 fails on possessive repeats of groups (gh-106052): none are used below.
 # An unquoted value ends at a space, a closing quote, or the next key of a;b=c.
 _BARE = (
@@ -103,16 +83,6 @@ _SPACED_LINE = (
 _ELEMENT = (
     r"(<(?:[\w:.-]*(?i:password|passwd|secret|token|apikey|psk))\b[^<>]*+>)"
     r"[^<]++(</)"
-)
-# user:password piped into chpasswd, a password piped into another program
-_TO_CHPASSWD = (
-    r"""(\b(?:echo|printf)\s+(?:-\w+\s+)?["'\\]{0,9}[\w.-]++:)[^\s"'\\|]++"""
-    r"""(["'\\]{0,9}\s*\|\s*(?:sudo\s+)?chpasswd)"""
-)
-_TO_PROGRAM = (
-    r"""(\b(?:echo|printf)\s+(?:-\w+\s+|["']?%s["']?\s+){0,9}+["'\\]{0,9})"""
-    r"""[^\s|"'\\]++(?:[^\S\n]++[^\s|"'\\]++){0,3}+(["'\\]{0,9}\s*+\|\s*+(?:sudo\s+)?"""
-    r"""(?:passwd|sudo|cryptsetup|kinit|smbpasswd|su|docker|gpg|openssl)\s)"""
 )
 # a command that prints a password: --password-command "echo x"
 _FROM_COMMAND = (
@@ -171,7 +141,6 @@ BESIDE_SIGNS: Final = _rows(
     ("psk", r"""(:\s+PSK\s+)(?:"[^"]*+"?|0[xs]\S++)"""),
     ("eap", r"""(:\s+EAP\s+)"[^"]*+"?"""),
     ("xauth", r"""(:\s+XAUTH\s+)"[^"]*+"?"""),
-    ("chpa", _TO_CHPASSWD),
     (
         "pin",
         (
@@ -205,7 +174,6 @@ IN_CONTEXT: Final = _rows(
     ("_connect(", r"""(?i)(_connect\((?:[^,()\n]{0,99},){2}\s?["'])[^"']*+"""),
     # files of pppd
     ("*", _CHAP),
-    ("echo |printf ", _TO_PROGRAM),
     ("echo |printf ", _FROM_COMMAND),
     # input that expect(1) sends, followed by Enter
     ("send ", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++"""),
@@ -244,51 +212,26 @@ IN_FIELDS: Final = (
 # A short text of only these characters is a time or an address.
 NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
 
-_ARGUMENT = r"""(?:'"'"'[^"']*+|"[^"]*+"|'[^']*+'|[^\s;|&]++)"""
-_OPTIONS = r"(?:\s+-\S++)*+"
-_MORE = r"[^\n;|&]{0,200}?\s"
-# Secrets at a fixed place after the name of a program or another word.
-_ARGUMENTS: Final = (
-    ("identified ", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
-     r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
-    ("htpasswd ", rf"htpasswd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
-    ("mosquitto_passwd ", rf"mosquitto_passwd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
-    ("mysqladmin ", rf"mysqladmin{_MORE}password"),
-    ("ipmitool ", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
-    ("racadm ", rf"racadm{_MORE}\S*[Pp]assword"),
-    ("ejabberdctl ", r"ejabberdctl\s+(?:register|change_password)\s+\S+\s+\S+"),
-    ("prosodyctl ", r"prosodyctl\s+register\s+\S+\s+\S+"),
-    ("samba-tool ", r"samba-tool\s+user\s+(?:create|add|setpassword)\s+\S+"),
-    ("net user ", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
-    ("openssl passwd ", r"openssl\s+passwd(?:\s+-(?!salt|in|stdin)\S++)*+"),
-    ("openssl enc ", rf"openssl\s+enc{_MORE}-[kK]"),
-    ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++){0,9}+(?!\s+-)"),
-    ("vault login ", r"vault\s+login(?:\s+-\S++)*+"),
-    ("wpa_passphrase ", r"wpa_passphrase\s+[^\s=]+"),
-    ("key |keys ", rf"iw\s{_MORE}keys?"),
-    ("iwconfig ", r"iwconfig\s+\S+\s+key"),
-    ("db2 connect ", rf"db2\s+connect{_MORE}using"),
-    ("qpdf ", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
-    (" login ", r"\w{1,8}\s+LOGIN\s+\S+"),
-    ("addent ", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
-    ("rclone config ", rf"rclone\s+config{_MORE}pass(?:word)?"),
-    ("incominguser ", r"incominguser\s+\S+"),
-    ("outgoinguser ", r"outgoinguser\s+\S+"),
-    ("com2sec |com2sec6 ", r"com2sec6?\s+\S+\s+\S+"),
-    ("snmp-server community ", r"(?i:snmp-server\s+community)"),
-    ("createuser ", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
-     r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
-    ("isakmp key ", r"(?i:isakmp\s+key)"),
-    ("key 7 ", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
-    (" nt |nt hash ", r"(?i:nt(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
-    (" ntlm |ntlm hash ", r"(?i:ntlm(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
-)  # fmt: skip
+# Secrets in command lines, each table with a rule of its own in `secret_text`.
+PRINTED: Final = _rows(*commands.PRINTED)
+REDIRECTED: Final = _rows(*commands.REDIRECTED)
+FED: Final = _rows(*commands.FED)
+CREDENTIALS: Final = _rows(*commands.CREDENTIALS)
+AFTER_PERCENT: Final = _rows(*commands.PASSWORD_AFTER_PERCENT)
+_GAP: Final = r"\s+"
 ARGUMENTS: Final = _rows(
     *(
-        (marks, rf"(?<![\w.-])({pattern}\s+)({_ARGUMENT})")
-        for marks, *patterns in _ARGUMENTS
+        (marks, rf"(?<![\w.-])({pattern}{'' if pattern[-1] in ':=' else _GAP})({commands.ARGUMENT})")
+        for marks, *patterns in commands.ARGUMENTS
         for pattern in patterns
     )
+)
+# A command line, up to the next command.
+COMMANDS: Final = _rows(
+    (
+        " -|nmcli |/p:",
+        rf"(?<![\w.-])(?:{'|'.join(map(re.escape, commands.SECRET_FLAGS))})(?=\s)[^|;&\n]*+",
+    ),
 )
 # A secret's name and the secret as two words; the second must look like a password.
 TWO_WORDS = re.compile(
@@ -332,13 +275,6 @@ NAMED_PAIRS: Final = _rows(
     (
         "\"|'",
         r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)(?!\\*["']\s?:)""",
-    ),
-)
-# A command line, up to the next command.
-COMMANDS: Final = _rows(
-    (
-        " -|nmcli |/p:",
-        rf"(?<![\w.-])(?:{'|'.join(map(re.escape, SECRET_FLAGS))})(?=\s)[^|;&\n]*+",
     ),
 )
 # Prefixes of tokens that are hidden whatever characters follow.
@@ -396,7 +332,10 @@ SIGNS: Final = ("=", ":", "$", "}")
 # The fewest characters of a word with a token: a match with one of SHAPES' other marks.
 MIN_TOKEN: Final = 15
 _OF_TOKENS: Final = {mark for mark, _ in SHAPES} - {"bearer ", "eyj", "hook"}
-_TABLES: Final = (IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES)
+_TABLES: Final = (
+    *(IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES),
+    *(PRINTED, REDIRECTED, FED, AFTER_PERCENT),
+)
 _OF_WORDS: Final = {*IN_TWO_WORDS, *(mark for rows in _TABLES for mark, _ in rows)}
 
 
@@ -411,7 +350,7 @@ _SIZE: Final = 3
 ENDS: Final[dict[str, list[str]]] = {}
 ALONE: Final[list[str]] = []
 for _mark in _shortest(_OF_WORDS - _OF_TOKENS - {" -"}, SIGNS):
-    is_end = _mark[-1] == " " and len(_mark) > _SIZE
+    is_end = _mark[-1] == " " and len(_mark) > _SIZE and " " not in _mark[-_SIZE - 1 : -1]
     (ENDS.setdefault(_mark[-_SIZE - 1 : -1], []) if is_end else ALONE).append(_mark)
 # Marks of tokens, by a sign in them that is searched first.
 TOKENS: Final[dict[str, list[str]]] = {}

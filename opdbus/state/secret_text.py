@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
+from opdbus.state import secret_commands as commands
 from opdbus.state import secret_names, secret_words
 from opdbus.state import secret_patterns as patterns
 from opdbus.state.long_text import end_of, search, sub
@@ -15,6 +16,16 @@ REDACTED: Final = "[redacted]"
 _HIDDEN: Final = re.compile(r"\[redacted\](?:~[0-9a-f]{8})?")
 # Names of secrets that are also programs.
 _PROGRAMS: Final = frozenset({"passwd", "pass", "pwd"})
+_GLUED: Final = re.compile(
+    "|".join(name for name, flags in commands.SECRET_FLAGS.items() if "-p_" in flags) + r"\Z"
+)
+# The end of a command before another one; a variable or a command instead of a word.
+_COMMAND_END: Final = re.compile(r"[|;&\n(]")
+_VARIABLE: Final = re.compile(
+    r"""(?:-\w+\s+|["'\\]*%[sb]\S*\s+){0,4}["'\\]*\$[\w{(][^\s"']*["'\\]*|\[redacted\]\S*"""
+)
+_OPTIONS: Final = re.compile(r"(?:-\w+\s+)+")
+_NAME_BEFORE: Final = re.compile(r"""["'\\]{0,9}[\w.-]+:(?=[^/])""")
 
 
 def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = False) -> str:
@@ -64,7 +75,17 @@ def _hide_by_context(text: str, lower: str, marks: frozenset[str], *, has_sign: 
             if colons >= fewest:
                 text = sub(pattern, _keep_groups, text)
     # first of all commands: the text before a program's name may be part of another value
-    text = _hide_named(_hide_rows(patterns.COMMANDS, text, lower, _hide_arguments))
+    text = _hide_rows(patterns.COMMANDS, text, lower, _hide_arguments)
+    if " -" in lower:
+        text = sub(commands.USER_AND_PASSWORD, _hide_after_user, text)
+    if marks:
+        text = _hide_rows(patterns.PRINTED, text, lower, _hide_printed)
+        text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
+        text = _hide_rows(patterns.FED, text, lower, _hide_fed)
+        text = _hide_rows(patterns.AFTER_PERCENT, text, lower, _keep_groups)
+    text = _hide_named(text)
+    if has_sign:
+        text = _hide_rows(patterns.CREDENTIALS, text, lower, _hide_credential)
     if marks:
         text = _hide_rows(arguments, text, lower, _hide_argument)
         if _has(lower, patterns.IN_TWO_WORDS):
@@ -165,10 +186,10 @@ def is_secret_value(name: str, value: str) -> bool:
 
 def flags_of(words: Iterable[str]) -> tuple[str, ...]:
     """Return the flags with secret values of all programs among the words."""
-    programs = {word.rpartition("/")[2] for word in words} & patterns.SECRET_FLAGS.keys()
+    programs = {word.rpartition("/")[2] for word in words} & commands.SECRET_FLAGS.keys()
     if not programs:
         return ()
-    return tuple(sorted({flag for program in programs for flag in patterns.SECRET_FLAGS[program]}))
+    return tuple(sorted({flag for program in programs for flag in commands.SECRET_FLAGS[program]}))
 
 
 def _hide_named(text: str) -> str:
@@ -218,16 +239,104 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int]:
 
 def _hide_arguments(match: re.Match[str]) -> str:
     """Redact the values of secret flags in one command line."""
-    return sub(_values_of(flags_of(match[0].split())), rf"\1{REDACTED}", match[0])
+    return sub(_values_of(flags_of(match[0].split())), _hide_value, match[0])
+
+
+def _hide_value(match: re.Match[str]) -> str:
+    flag, value = match[1], match["value"]
+    is_apart = match["glued"] and flag[-1].isspace()
+    if not is_secret_value("", value) or (is_apart and not looks_like_password(value)):
+        return match[0]
+    return flag + REDACTED
 
 
 @lru_cache(maxsize=64)
 def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern for a flag (kept as a group) and its value."""
-    named = "|".join(
-        re.escape(flag) + (r"\s*+" if len(flag) == 2 else r"[\s=]*+") for flag in flags
-    )
-    return re.compile(rf"""((?<=\s)(?:{named}))(?!-)(?:"[^"]*+"?|'[^']*+'?|[^\s"']++)""")
+    """Return a pattern for a flag (kept as a group) and its value.
+
+    The group `glued` matches a flag whose value is glued on.
+    """
+    named = [
+        re.escape(flag.rstrip(" _"))
+        + (r"\s++" if flag[-1] == " " else r"\s*+" if len(flag) == 2 else r"[\s=]*+")
+        for flag in flags
+        if flag[-1] != "_"
+    ]
+    glued = "|".join(re.escape(flag[:-1]) + r"\s*+" for flag in flags if flag[-1] == "_") or "(?!)"
+    either = "|".join([f"(?P<glued>{glued})", *named])
+    return re.compile(rf"((?<=\s)(?:{either}))(?!-)(?P<value>{commands.VALUE})")
+
+
+def _find_program(match: re.Match[str], programs: re.Pattern[str]) -> bool:
+    """Return whether one of the programs is named in a command before a match."""
+    before = match.string[max(0, match.start() - 200) : match.start()]
+    words = _COMMAND_END.split(before)[-1].replace("'", " ").replace('"', " ").split()
+    names = [re.split(r"[/=]", word)[-1] for word in words if not word.startswith("-")]
+    if names and commands.RUNNER.match(names[-1]):
+        return programs is commands.NOT_ASKING
+    return any(map(programs.match, names))
+
+
+def _hide_after_user(match: re.Match[str]) -> str:
+    value = match[2]
+    if _find_program(match, commands.NOT_ASKING) or not is_secret_value("", value):
+        return match[0]
+    if _find_program(match, _GLUED) and not looks_like_password(value):
+        return match[0]
+    return match[1] + REDACTED
+
+
+def _hide_printed(match: re.Match[str]) -> str:
+    return _hide_input(match[2], match[4], match) + match[3] if match[2] else match[0]
+
+
+def _hide_fed(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - 300) : match.start()]
+    return _hide_input(match[2], _COMMAND_END.split(before)[-1], match)
+
+
+def _hide_redirected(match: re.Match[str]) -> str:
+    name = match[4].rpartition("/")[2]
+    words = match[2].strip(" \"'\\")
+    is_harmless = not is_secret_value("", words) or name in _PROGRAMS or len(words) <= 1
+    if is_harmless or not is_secret_name(name) or _VARIABLE.fullmatch(match[2]):
+        return match[0]
+    return match[1] + REDACTED + match[3]
+
+
+def _hide_input(words: str, reader: str, match: re.Match[str]) -> str:
+    """Return what is fed to a program, redacted if the program reads a secret."""
+    if (
+        commands.SHOWS_INPUT.match(reader)
+        or not commands.READS_SECRET.search(reader)
+        or _VARIABLE.fullmatch(words)
+    ):
+        return match[1] + words
+    kept = _OPTIONS.match(words)
+    start = kept[0] if kept else ""
+    if "chpasswd" in reader and (name := _NAME_BEFORE.match(words, len(start))):
+        start += name[0]
+    return match[1] + start + REDACTED
+
+
+def _hide_credential(match: re.Match[str]) -> str:
+    """Redact the password of `-u name:password`, but leave a user with a group."""
+    before, name, value = match.groups()
+    if (
+        value == name
+        or commands.GROUPS.fullmatch(value)
+        or secret_names.is_of_random(name)
+        or not is_secret_value("", value)
+    ):
+        return match[0]
+    option = before[: before.rindex(name)].strip(" \"'\\=")
+    if option in {"-a", "-n"}:
+        is_login = looks_like_password(value) or _find_program(match, commands.TAKES_LOGIN)
+    elif option in {"-u", "--user"}:
+        is_login = not _find_program(match, commands.TAKES_GROUP)
+    else:
+        is_login = option[-1] != ":" or before[-len(name) - 2] in "\"'" or looks_like_password(value)
+    return before + REDACTED if is_login else match[0]
 
 
 def _has(text: str, marks: Iterable[str]) -> bool:
