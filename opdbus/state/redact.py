@@ -26,7 +26,7 @@ from opdbus.state.secret_text import (
     suspects,
 )
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 # {"name": "DB_PASSWORD", "value": "x"}: keys of the name, and keys of the value.
 _NAME_KEYS: Final = frozenset(
@@ -290,7 +290,7 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
             hide_next = False
             continue
         place += 1
-        if inside_key or (hide_next and not value.startswith("-")):
+        if inside_key or (hide_next and not value.startswith("-") and is_secret_value("", value)):
             out.append(REDACTED)
             hide_next = False
         elif place and _ASKING.fullmatch(words[place - 1]):

@@ -14,7 +14,8 @@ HARMLESS = re.compile(
     r"|(?:file:(?://)?)?/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix"
     r"|lib|lib64|bin|sbin|snap|data|config|secrets|certs)(?:/[\w.@%+~-]+)*/?"
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
-    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|\*{3,})\Z"
+    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|=?\s?v?\d+(?:\.[\w*+!-]+){1,4}|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}"
+    r"|(?:hash|lmdb|btree|cdb|texthash|pcre|regexp|proxy|env|exec|stdin|fd):[\w/.-]*|['\"]{2})\Z"
 )
 # Values that are harmless under one name only: the pass number of fsck, the cookie of a flow, the
 # sources of a name service, a working directory.
@@ -78,11 +79,6 @@ _SPACED_LINE = (
     r"(?m)((?:(?<=[\s\"'=])(?:requirepass|masterauth|bindpw|rootpw|rocommunity|rwcommunity)"
     r"|^[^\S\n]{0,8}(?:requirepass|masterauth|bindpw|rootpw|psk|wpa_psk|wpa_passphrase"
     r"|rocommunity|rwcommunity|api[_-]?key))[^\S\n]++(?:--\w++[^\S\n]++)?)(?!--)\S++"
-)
-# <password>x</password>
-_ELEMENT = (
-    r"(<(?:[\w:.-]*(?i:password|passwd|secret|token|apikey|psk))\b[^<>]*+>)"
-    r"[^<]++(</)"
 )
 # a command that prints a password: --password-command "echo x"
 _FROM_COMMAND = (
@@ -153,12 +149,17 @@ BESIDE_SIGNS: Final = _rows(
     ("]:", r"""((?:^|(?<=[\s"'=]))\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
     ("16:", r"""(?<!\w)(16:)[0-9A-F]{58}(?!\w)"""),
     ("private-lines", r"(?s)(?<=Private-Lines: ).*"),
+    ("iscsi:", r"""(root=iscsi:[^\s:@]++:)[^\s@]++(@)"""),
+    ('"p:', r"""("P=?:)[^"\n]++(")"""),
+    ("_servers", r"""((?:mysql|pgsql)_servers\s*=\s*(?:[^/\s]+/){3})[^\s:]++"""),
+    ("=>", r"""(?m)(^\s*\d{2,6}\s*=>\s*)\d{3,10}(?=,)"""),
+    ("ascii:|hex:", r"""(?m)(^\s*\d{1,5}\s+\w+\s+(?:HEX|ASCII):)\S++"""),
+    ("key", r"""(?i)((?:^|(?<=[\s{,"'\[(]))key["']?\s?(?:=>|[:=])\s?["']?)(?:[0-9a-f]{32}){1,4}(?![\w:-])"""),
     ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
 )
 # The same for matches without one of SIGNS: only their marks are searched for.
 IN_CONTEXT: Final = _rows(
     ("begin ", _PEM),
-    (">", _ELEMENT),
     ("_user |_password ", r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++"""),
     (
         "pin ",
@@ -171,7 +172,9 @@ IN_CONTEXT: Final = _rows(
     ("login ", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
     ("pass |masterauth |pw |community |psk |passphrase |key ", _SPACED_LINE),
     ("password |password(", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
-    ("_connect(", r"""(?i)(_connect\((?:[^,()\n]{0,99},){2}\s?["'])[^"']*+"""),
+    ("connect(|pdo(", r"""(?i)((?:connect|PDO)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+"""),
+    ("auth(", r"""(\bauth\(\s*["'][^"']*["'],\s*["'])[^"']*+"""),
+    ("key]", r"""(\[\w*Key\]\s+Key=)[0-9A-Fa-f]{32}"""),
     # files of pppd
     ("*", _CHAP),
     ("echo |printf ", _FROM_COMMAND),
@@ -199,7 +202,20 @@ IN_FIELDS: Final = (
             r""":(?:\*|(?=\w*?[A-Za-z])[\w.-]++):)(?=[^\s"':]*[A-Za-z])[^\s"':]++(?=["'\s]|$)"""
         ),
     ),
-    (5, re.compile(r"(\w:\d+:)[0-9A-Fa-f]{32}:[0-9A-Fa-f]{32}(:::)")),
+    (5, re.compile(r"(\w:\d+:)[0-9A-Fa-fX]{32}:[0-9A-Fa-f]{32}(:)")),
+    # input of newusers(8); pairs of hashes; identities of stunnel's keys
+    (4, re.compile(r"(?m)(^[a-z_][\w-]{0,31}:)(?![x*!]{0,2}:)[^:\s]{3,}+(?=:\d+:\d+:)")),
+    (1, re.compile(r"(?<![\w:-])[0-9a-fA-F]{32}:[0-9a-fA-F]{32}(?![\w:-])")),
+    (
+        1,
+        re.compile(
+            r"(?m)(^(?!(?:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod"
+            r"|sandbox|docker|machine|commit|rev|uuid|guid|id|key|git|build|etag|serial)\w*:)"
+            r"[A-Za-z][\w@-]{0,40}:)(?:[0-9a-fA-F]{2}){16,64}(?=:\d|$)"
+        ),
+    ),
+    # smtp.example.com bob:x
+    (1, re.compile(r"(?m)(^[\w-]+(?:\.[\w-]+)+[^\S\n]+[A-Za-z][\w.@+-]*+:)(?!//|\d+$)[^\s:]{4,}+$")),
     (2, re.compile(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
     (
         1,
@@ -218,7 +234,7 @@ REDIRECTED: Final = _rows(*commands.REDIRECTED)
 FED: Final = _rows(*commands.FED)
 CREDENTIALS: Final = _rows(*commands.CREDENTIALS)
 AFTER_PERCENT: Final = _rows(*commands.PASSWORD_AFTER_PERCENT)
-_GAP: Final = r"\s+"
+_GAP: Final = r"[^\S\n]+"
 ARGUMENTS: Final = _rows(
     *(
         (marks, rf"(?<![\w.-])({pattern}{'' if pattern[-1] in ':=' else _GAP})({commands.ARGUMENT})")
@@ -276,6 +292,9 @@ NAMED_PAIRS: Final = _rows(
         "\"|'",
         r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)(?!\\*["']\s?:)""",
     ),
+    # <password>x</password>, <Password><Value>x</Value>
+    (">", r"<([\w:.-]{1,80})(?:\s[^<>]*+)?>([^<]++)(?=</)"),
+    ("<value>", r"<([\w:.-]{1,80})>\s*<[vV]alue>([^<]++)"),
 )
 # Prefixes of tokens that are hidden whatever characters follow.
 _PREFIXES: Final = (
@@ -312,7 +331,8 @@ SHAPES_BESIDE_SIGNS: Final = _rows(
     (
         "$",
         (
-            r"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w*|scrypt|pbkdf2[\w-]*)\$[^\s:\"']++"
+            r"\$(?:1|2[abxy]?|5|6|7|9|y|gy|apr1|sha1|argon2\w*|scrypt|pbkdf2[\w-]*)\$[^\s:\"']++"
+            r"|(?:scrypt|pbkdf2):[\w:]{1,40}\$[^\s\"']++"
             r"|SCRAM-SHA-\d+\$\d[^\s\"']++|\$ANSIBLE_VAULT;[\d.]++;\w++(?:;\w++)?\s++[0-9a-f\s]++"
         ),
     ),

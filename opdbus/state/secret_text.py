@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
+from urllib.parse import unquote
 
 from opdbus.state import secret_commands as commands
 from opdbus.state import secret_names, secret_words
@@ -24,6 +25,9 @@ _COMMAND_END: Final = re.compile(r"[|;&\n(]")
 _VARIABLE: Final = re.compile(
     r"""(?:-\w+\s+|["'\\]*%[sb]\S*\s+){0,4}["'\\]*\$[\w{(][^\s"']*["'\\]*|\[redacted\]\S*"""
 )
+# A part of a URL, or a word; %XX within %XX.
+_WORD: Final = re.compile(r"""[^\s"'<>&?]{6,}+""")
+_MAX_NESTED: Final = 3
 _OPTIONS: Final = re.compile(r"(?:-\w+\s+)+")
 _NAME_BEFORE: Final = re.compile(r"""["'\\]{0,9}[\w.-]+:(?=[^/])""")
 
@@ -38,7 +42,7 @@ def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = Fals
         return text
     has_sign, (lower, marks) = _has(plain, patterns.SIGNS), _find_marks(plain)
     if has_sign or marks or " -" in lower:
-        clean = _hide_by_context(plain, lower, frozenset(marks), has_sign=has_sign)
+        clean = _hide_by_context(plain, lower, frozenset(marks), redact, has_sign=has_sign)
     if len(clean) >= patterns.MIN_LENGTH and secret_words.may_hold_words(clean):
         clean = secret_words.hide_words(clean, REDACTED, redact, normal=normal)
     return text if clean == plain else clean
@@ -63,7 +67,9 @@ def _find_marks(text: str) -> tuple[str, list[str]]:
     return lower, found
 
 
-def _hide_by_context(text: str, lower: str, marks: frozenset[str], *, has_sign: bool) -> str:
+def _hide_by_context(
+    text: str, lower: str, marks: frozenset[str], redact: Callable[[str], str], *, has_sign: bool
+) -> str:
     """Replace secrets that the text around them or a mark in them reveals."""
     if marks:
         in_context, arguments, named_pairs, shapes = _rows_with(marks)
@@ -83,6 +89,8 @@ def _hide_by_context(text: str, lower: str, marks: frozenset[str], *, has_sign: 
         text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
         text = _hide_rows(patterns.FED, text, lower, _hide_fed)
         text = _hide_rows(patterns.AFTER_PERCENT, text, lower, _keep_groups)
+        if "%" in marks:
+            text = sub(_WORD, lambda match: _hide_encoded(match[0], redact), text)
     text = _hide_named(text)
     if has_sign:
         text = _hide_rows(patterns.CREDENTIALS, text, lower, _hide_credential)
@@ -361,6 +369,18 @@ def _hide_two_words(text: str) -> str:
 
 def _hide_second(match: re.Match[str]) -> str:
     return match[1] + REDACTED if looks_like_password(match[2]) else match[0]
+
+
+def _hide_encoded(word: str, redact: Callable[[str], str]) -> str:
+    """Return a word without what is secret once its %XX are decoded, also if they are nested."""
+    decoded = word
+    for _ in range(_MAX_NESTED):
+        if "%" in decoded:
+            decoded = unquote(decoded)
+    if decoded == word or redact(decoded) == decoded:
+        return word
+    name, equals, value = word.partition("=")
+    return f"{name}={_hide_encoded(value, redact)}" if equals and "%" not in name else REDACTED
 
 
 def _hide_paired(match: re.Match[str]) -> str:

@@ -94,6 +94,8 @@ _FOLDER: Final = re.compile(
 _NAMED_BEFORE: Final = re.compile(r"([\w .-]{1,40}?)[\"']?\s?[=:/]\s{0,4}[\"']?\Z")
 _DIGEST: Final = re.compile(r"(?i)(?:sha-?\d{0,3}|sha[23]-\d{3}|md5|blake\w{0,4}|h1|crc32c?)[-=:/]")
 _DIGEST_BEFORE: Final = re.compile(r"(?i)(?<![a-z])(?:sha-?\d{1,3}|md5|blake\w{0,4}|h1)[:=/]\Z")
+# A host in known_hosts: `|1|salt|hash`.
+_HASHED_HOST: Final = re.compile(r"\|1\|(?:[\w+/=]{28}\|)?\Z")
 _PUBLIC: Final = re.compile(
     r"-----BEGIN (?:[A-Z0-9 ]{0,40}(?:CERTIFICATE|PUBLIC KEY|PARAMETERS|SIGNATURE|CRL|CMS|PKCS7)"
     r"[A-Z0-9 ]{0,40}|PGP MESSAGE)-----[^-]*+(?:-{1,4}[^-]++)*+"
@@ -233,6 +235,7 @@ def _hide_word(match: re.Match[str], redacted: str, redact: Callable[[str], str]
     if (
         _FOLDER.match(word)
         or _DIGEST_BEFORE.search(before)
+        or _HASHED_HOST.search(before)
         or (named and secret_names.is_of_random(named[1]))
     ):
         return word
