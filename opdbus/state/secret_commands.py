@@ -16,7 +16,7 @@ _FLAGS: Final = {
     " mongorestore mongoexport mongoimport mongostat mongotop usermod useradd 7z 7za 7zr 7zz login"
     " rdesktop cqlsh doveadm unrar openfortivpn ucarp fs_cli ncftp ncftpput ncftpget ncftpls"
     " ipmipower racadm turnadmin tpm2_load tpm2_unseal veracrypt truecrypt": ("-p",),
-    "rar unrar": ("-hp", "-p"),
+    "rar unrar": ("-hp_", "-p"),
     "slappasswd eapol_test": ("-s ",),
     "ldappasswd": ("-a ", "-s", "-w"),
     "caddy": ("--plaintext", "-p"),
@@ -115,7 +115,7 @@ SHOWS_INPUT: Final = re.compile(
     r"|cut|xargs|logger|at|bc|mail|mailx|head|tail|tac|less|more|column|diff|tar|dd|md5sum|sha\w*sum"
     r"|base64|xxd|od|crontab|apt-key|wall|write|lpr)(?![\w.-])"
 )
-_PRINTED: Final = r"""(?:["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
+_PRINTED: Final = r"""(?:(?:-\w+\s+)*["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
 # What echo or printf print into a program, and where the text of that program begins and ends.
 PRINTED: Final = (
     ("echo |printf ",
@@ -135,8 +135,8 @@ REDIRECTED: Final = (
 )  # fmt: skip
 # `-u bob:x`, `--creds bob:x`, `user=bob:x`, `stats auth bob:x`: option or word, name, password.
 CREDENTIALS: Final = (
-    ("user|auth|cred|login|-u|-n|-a|allow |digest |pass", (
-        r"""(?i)(?<![\w./@-])((?:-[una](?:\s++|(?=\w)|=)|--?(?:[a-z]+-){0,3}(?:user(?:name|pwd|pass)?|auth"""
+    ("user|auth|cred|login|u |n |a |-u|allow |digest |pass", (
+        r"""(?i)(?<![\w./@-])((?:-[a-zA-Z]{0,6}[una]\s++|-u(?=\w)|--?(?:[a-z]+-){0,3}(?:user(?:name|pwd|pass)?|auth"""
         r"""|creds?|credentials?|login)(?:\s++|=)|(?:[\w-]+[._-])?(?:user(?:name|pass|pwd)?|auth|login"""
         r"""|creds?|credentials?|userpass)["']?(?:\s?=\s?|:\s)|(?:(?:stats\s+)?auth|allow|digest|credentials"""
         r"""|basicauth)\s+)["'\\]{0,9}([\w.@+\\-]{1,64}):)(?!//)("""
@@ -188,7 +188,9 @@ ARGUMENTS: Final = (
     ("alias set ", r"\b(?:mc|mcli)\s+alias\s+set\s+\S+\s+\S+\s+\S+"),
     ("user add ", r"\bmc\s+admin\s+user\s+add\s+\S+\s+\S+"),
     ("token create ", r"kubeadm\s+token\s+create"),
-    ("set-initial-password ", r"set-initial-password"),
+    ("-initial-password |-admin-password ", r"(?:set-initial|reset-admin)-password"),
+    ("password |secret ", r"(?i:enable|neighbor\s+\S+|username\s+\S+(?:\s+privilege\s+\d+)?)\s+(?:password|secret)(?:\s+\d)?",
+     r"(?i:IPSec\s+secret|Xauth\s+password)"),
     ("_user ", r"rabbitmqctl\s+authenticate_user\s+\S+"),
     ("user:password |upwd ", r"drush\s+(?:user:password|upwd)\s+\S+"),
     ("-createcredential ", r"-createCredential\s+\S+\s+\S+"),
@@ -196,7 +198,7 @@ ARGUMENTS: Final = (
     ("config ", r"composer\s+config\s+(?:-\S+\s+)*http-basic\.\S+\s+\S+",
      r"poetry\s+config\s+(?:-\S+\s+)*http-basic\.\S+\s+\S+",
      r"poetry\s+config\s+(?:-\S+\s+)*pypi-token\.\S+"),
-    ("radtest ", r"radtest\s+(?:-\S+\s+)*\S+", r"radtest\s+(?:-\S+\s+)*(?:\S+\s+){4}"),
+    ("radtest ", r"radtest\s+(?:-\S+\s+)*\S+", r"radtest\s+(?:-\S+\s+)*(?:\S+\s+){3}\S+"),
     ("radclient ", r"radclient\s+(?:-\S+\s+)*\S+\s+(?:auth|acct|status|coa|disconnect|auto)"),
     ("oathtool ", rf"oathtool{_OPTIONS}"),
     ("chalresp ", r"ykman\s+otp\s+chalresp\s+(?:-\w+\s+)*\d"),
@@ -241,12 +243,23 @@ ARGUMENTS: Final = (
     ("hidservauth ", r"HidServAuth\s+\S+"),
     ("geniekey ", r"GenieKey"),
     ("cleartext ", r"login\s+=\s+cleartext"),
-    ("= des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
+    (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
     ("carp", rf"ifconfig\s+carp\d{_MORE}pass"),
     ("-secret |-auth ", r"java\s[^\n|;]{0,300}?\s-secret", r"-auth\s+\w[\w.-]*:"),
     ("splunk ", r"(?i:authorization:\s+splunk)"),
+    ("lftp |open ", rf"""(?:lftp|open)\s(?:[^\n|]{{0,200}}?\s)?-u\s*["']?[\w.@-]{{1,64}},"""),
+    ("curl ", r"curl\s[^\n|]{0,300}?(?:-E|--cert|--proxy-cert)[\s=]*(?!pkcs11)[\w./~-]+:"),
+    ("zip ", rf"zip{_MORE}-\w{{1,5}}P"),
+    ("sshpw ", r"sshpw(?:\s+--\S++)*"),
+    ("secret,", r"secret,[\w=,.-]{0,60}?data="),
+    ("auth-pass ", r"sentinel\s+(?:set\s+)?auth-pass\s+\S+"),
+    ("set_network ", r"set_network\s+\d+\s+(?:psk|password|sae_password|private_key_passwd)"),
+    ("community6 ", r"r[ow]community6"),
+    ("socks4 |socks5 ", r"socks[45]\s+[\w.:-]+\s+\d+\s+\S+"),
+    ("auth test |auth login ", r"doveadm\s+auth\s+(?:test|login)\s+(?:-\S+\s+)*\S+"),
+    ("authenticate ", r"AUTHENTICATE(?=\s+[\"'])"),
     ("hotp", r"HOTP\S*\s+\S+\s+\S+(?=\s+[0-9a-fA-F]{20})"),
-    (" -v ", rf"iscsiadm{_MORE}auth\.password(?:_in)?\s+(?:-v|--value)"),
+    (" -v ", rf"iscsiadm{_MORE}\S*auth\.password(?:_in)?\s+(?:-v|--value)"),
     ("securestring ", rf"put-parameter{_MORE}SecureString{_MORE}--value"),
     ("--value ", rf"put-parameter{_MORE}--value(?=\s+\S+\s+[^\n]{{0,200}}SecureString)"),
     ("kv put |kv patch ", r"vault\s+(?:kv\s+)?(?:put|patch|write)\s+(?:-\S+\s+)*\S+\s+\w+="),

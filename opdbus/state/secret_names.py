@@ -12,7 +12,7 @@ _WORDS: Final = frozenset(
     "password passwd passphrase passcode passwort pwd pw pass token secret psk credential creds"
     " apikey privatekey secretkey accesskey authkey cookie authorization otp totp jwt mnemonic puk"
     " pincode rocommunity rwcommunity rootpw bindpw userpw dbpw adminpw masterauth userpwd"
-    " linkkey longtermkey connectionstring"
+    " linkkey longtermkey connectionstring pepper"
     # in other languages, without accents
     " kennwort geheimnis zugangscode losungswort contrasena contrasenya senha motdepasse haslo"
     " heslo sifre parola passord losenord salasana tunnussana wachtwoord adgangskode kodeord jelszo"
@@ -30,7 +30,7 @@ _PAIRS: Final = frozenset(
     "d ordine,clave secreta,clave privada,chave secreta,chave privada,chiave segreta,"
     "chiave privata,cle secrete,cle privee,geheimer schlussel,privater schlussel,"
     "geheimer schluessel,privater schluessel,auth salt,nonce salt,"
-    "app key,admin key,unlock pin,unlock code".split(",")
+    "newrelic license,wlan key,wlan schlussel,wlan schluessel,app key,admin key,unlock pin,unlock code".split(",")
 )
 _ENDINGS: Final = (
     *("password", "passwd", "passphrase", "passwort", "secret", "apikey", "kennwort", "wachtwoord"),
@@ -48,7 +48,7 @@ _PARTS: Final = tuple(
 # A word that ends in `token` or `pw` is secret, too, unless it begins in one of these.
 _ONE_WORD: Final = re.compile(
     r"(?!(?:max|min|num|n|pad|eos|bos|unk|cls|sep|mask|stop|next|page|sub|tot|total)token)"
-    r"\w{2,40}(?:token|pw)"
+    r"\w{2,40}(?:token|pwd?)"
 )
 # `pass` followed by other words is a verb, as in `nf_pass_vlan_input_dev`, unless they say whose it is.
 _WHOSE: Final = frozenset(
@@ -87,7 +87,7 @@ _ABOUT: Final = frozenset(
     " cmd program helper service socket prompt format encoding"
     " header field rotation version state status strength quality attempts retries warning"
     " warn change changed change date day days time at by in second minute hour present exists"
-    " configured t fd flag flags map maps encryption httponly samesite lock".split()
+    " configured t fd flag flags map maps encryption httponly samesite lock query".split()
 )
 # ... or if its first word asks a question or counts.
 _ASKING: Final = frozenset(

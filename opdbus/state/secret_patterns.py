@@ -14,7 +14,7 @@ HARMLESS = re.compile(
     r"|(?:file:(?://)?)?/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix"
     r"|lib|lib64|bin|sbin|snap|data|config|secrets|certs)(?:/[\w.@%+~-]+)*/?"
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
-    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|=?\s?v?\d+(?:\.[\w*+!-]+){1,4}|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}"
+    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|=\s?v?\d+(?:\.[\w*+!-]+){1,4}|\*{3,}|[!*]{1,2}"
     r"|(?:hash|lmdb|btree|cdb|texthash|pcre|regexp|proxy|env|exec|stdin|fd):[\w/.-]*|['\"]{2})\Z"
 )
 # Values that are harmless under one name only: the pass number of fsck, the cookie of a flow, the
@@ -25,10 +25,13 @@ HARMLESS_UNDER: Final = {
     "passwd": re.compile(r"(?:files|compat|systemd|sss|ldap|nis|winbind|db|altfiles)\b.*"),
     "pwd": re.compile(r"/.*"),
     "oldpwd": re.compile(r"/.*"),
+    "signingkey": re.compile(r"(?:0x)?[0-9A-F]{8,40}|[~/].*|key::.*"),
 }
 # Session numbers of logind and the kernel, which grant no access.
 SESSION_NAME: Final = re.compile(r"(?i)sess(?:ion)?[\s_.-]?id\Z")
 SESSION_NUMBER: Final = re.compile(r"[A-Za-z]{0,8}-?\d{0,20}(?:\.scope)?|[a-z]+(?:[_-][a-z]+)*")
+# A count, or a number with what it counts.
+NUMBERED: Final = re.compile(r"\d+(?::\s.*)?")
 # Values that are secret under a name that is mostly harmless.
 _BASIC_AUTH = re.compile(
     r"\A(?=.*[A-Z])(?=.*[a-z])(?:[A-Za-z0-9+/]{4}){3,}(?:[A-Za-z0-9+/]{2,3}=+)?"
@@ -49,7 +52,7 @@ _BARE = (
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"']|["'](?=[^\s"',;:)\]}\\]))*"""
 )
 NAMED_VALUE = re.compile(
-    r"""(?<![\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
+    r"""(?<![\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|::(?=\s)|:(?!:|//))"""
     r"""|(?P<flag>(?<!\S)--?\w[\w.\u0300-\u036f-]*+)(?=\s))"""
     # the value may begin on the next line, if that is indented and has no key of its own
     r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
@@ -71,18 +74,19 @@ _PEM = (
 )
 # user:password@tcp(host) and user:password@host:port
 _SCHEMELESS = (
-    r"""((?<![\w:/@.%+-])(?!(?i:sips?|mailto|ssh|git|xmpp|https?):)[\w.%+-]++:)(?!//)"""
-    r"""[^\s:@"'/]++(@)(?=(?:tcp|udp|unix)\(|(?!sha\d)[\w.-]++:\d{2,5}(?!\w)|localhost\b)"""
+    r"""((?<![\w:/@.%+-])(?!(?i:sips?|mailto|ssh|git|xmpp|https?):)(?:[\w.-]{1,40}/)?[\w.%+-]++:)(?!//)"""
+    r"""(?:[^\s:@"'/]++(@)(?=(?:tcp|udp|unix)\(|(?!sha\d)[\w.-]++:\d{2,5}(?!\w)|localhost\b"""
+    r"""|(?:\d{1,3}\.){3}\d{1,3}(?![\w.])))"""
 )
 # lines of configuration files with only a space between name and value
 _SPACED_LINE = (
     r"(?m)((?:(?<=[\s\"'=])(?:requirepass|masterauth|bindpw|rootpw|rocommunity|rwcommunity)"
-    r"|^[^\S\n]{0,8}(?:requirepass|masterauth|bindpw|rootpw|psk|wpa_psk|wpa_passphrase"
+    r"|^[^\S\n]{0,8}(?:requirepass|masterauth|bindpw|rootpw|psk|wpa_psk"
     r"|rocommunity|rwcommunity|api[_-]?key))[^\S\n]++(?:--\w++[^\S\n]++)?)(?!--)\S++"
 )
 # a command that prints a password: --password-command "echo x"
 _FROM_COMMAND = (
-    r"""((?i:pass(?:word|phrase)?[_-]?(?:command|cmd)|askpass)["'\\]{0,9}(?:\s?[=:,]|\s)\s?["'\\]{0,9}"""
+    r"""((?i:pass(?:word|phrase)?[_-]?(?:command|cmd|eval)|askpass|extpass|exec(?=:))["'\\]{0,9}(?:\s?[=:,]|\s)\s?["'\\]{0,9}"""
     r"""(?:/(?:usr/)?bin/)?(?:echo|printf)\s+(?:-\w+\s+|["'\\]{0,9}%s\S{0,9}\s+){0,3}["'\\]{0,9})"""
     r"""(?![$`])[^\s"'\\|;&]++"""
 )
@@ -136,6 +140,7 @@ BESIDE_SIGNS: Final = _rows(
     # ipsec.secrets
     ("psk", r"""(:\s+PSK\s+)(?:"[^"]*+"?|0[xs]\S++)"""),
     ("eap", r"""(:\s+EAP\s+)"[^"]*+"?"""),
+    ("rsa|ecdsa|pkcs8|p12", r"""(:\s+(?:RSA|ECDSA|PKCS8|P12|BLISS)\s+\S+\s+)"[^"]++"?"""),
     ("xauth", r"""(:\s+XAUTH\s+)"[^"]*+"?"""),
     (
         "pin",
@@ -145,16 +150,33 @@ BESIDE_SIGNS: Final = _rows(
             r"""(?!(?:GPIO|gpio|P[A-K]|IO|BCM)\d)(?=[A-Za-z]{0,9}\d)[A-Za-z\d]{4,16}+(?![\w./:%-])"""
         ),
     ),
-    ("list:", r"""(\bchpasswd:\s?\{?\s?list:\s?\|?\s?["']?[\w.-]++:)[^\s"'}]++"""),
+    ("list:", r"""(\bchpasswd:\s*\{?\s?list:\s?\|?-?\s*["']?(?:[\w.-]++:\[\S++\s+){0,20}[\w.-]++:)(?!\[red)[^\s"'}]++"""),
     ("]:", r"""((?:^|(?<=[\s"'=]))\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
     ("16:", r"""(?<!\w)(16:)[0-9A-F]{58}(?!\w)"""),
     ("private-lines", r"(?s)(?<=Private-Lines: ).*"),
+    (",p=", r"""(\bu=[^,\s]+,(?:\w=[^,\s]*,){0,9}p=)[^,\s]+"""),
+    ("neo4j_auth", r"""(NEO4J_AUTH=\w+/)\S+"""),
+    ("sftp:", r"""(\bsftp:[\w.-]+:)[^\s@]+(@)"""),
+    ("from-literal", r"""(--from-literal[= ][\w.-]+=)\S+"""),
+    ("sonar.login", r"""(sonar\.login=)[^\s"']{20,}"""),
+    ("$user", r"""(\$USER\d+\$=)(?!/)\S+"""),
+    ("client_send", r"""(client_send\s*=\s*:\s*[^\s:]+\s*:\s*)[^\s:]+"""),
+    ("pin-value", r"""(pin-value=)[^\s&;"']+"""),
+    ("s2_|s0_", r"""(S[02]_\w+:\s*)[0-9A-Fa-f]{32}"""),
+    (
+        "@",
+        (
+            r"""((?<![\w:/@.%+-])(?!(?i:sips?|mailto|ssh|git|xmpp|https?):)[\w.%+-]{1,64}:)(?!//)"""
+            r"""(?=[^\s:@"'/]{0,40}\d)(?=[^\s:@"'/]{0,40}[A-Z!#$%^&*?])[^\s:@"'/]{6,}+(@)"""
+            r"""(?=[\w-]++\.\w)"""
+        ),
+    ),
     ("iscsi:", r"""(root=iscsi:[^\s:@]++:)[^\s@]++(@)"""),
     ('"p:', r"""("P=?:)[^"\n]++(")"""),
     ("_servers", r"""((?:mysql|pgsql)_servers\s*=\s*(?:[^/\s]+/){3})[^\s:]++"""),
     ("=>", r"""(?m)(^\s*\d{2,6}\s*=>\s*)\d{3,10}(?=,)"""),
-    ("ascii:|hex:", r"""(?m)(^\s*\d{1,5}\s+\w+\s+(?:HEX|ASCII):)\S++"""),
-    ("key", r"""(?i)((?:^|(?<=[\s{,"'\[(]))key["']?\s?(?:=>|[:=])\s?["']?)(?:[0-9a-f]{32}){1,4}(?![\w:-])"""),
+    ("ascii:|hex:", r"""(?<!\S)(\d{1,5}\s+\w+\s+(?:HEX|ASCII):)\S++"""),
+    ("key", r"""(?i)((?:^|(?<=[\s{,"'\[(]))(?!\S{0,40}(?:pub|cache|finger|sort|group|route|gpg|apt|host))[\w.-]{0,40}?key["']?\s?(?:=>|[:=])\s?["']?)(?:[0-9a-f]{32}){1,4}(?![\w:-])"""),
     ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
 )
 # The same for matches without one of SIGNS: only their marks are searched for.
@@ -162,10 +184,11 @@ IN_CONTEXT: Final = _rows(
     ("begin ", _PEM),
     ("_user |_password ", r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++"""),
     (
-        "pin ",
+        "pin |code ",
         (
             r"(?i)((?<![\w-])(?:(?:sim|user|so|unlock|admin|card|door|alarm|voicemail|pairing|screen"
-            r"|the|my|your)[ \t_-]{1,2}pin|pin[ \t_-]?code|pin[ \t]is)(?:[ \t]++(?:is|code))?"
+            r"|the|my|your)[ \t_-]{1,2}pin|pin[ \t_-]?code|pin[ \t]is|(?:unlock|door|alarm|access|entry"
+            r"|recovery|backup|gate|safe|voicemail|pairing)[ \t]code)(?:[ \t]++(?:is|code))?"
             r"[ \t]++[\"']?)\d{4,12}(?![\w.:/%-])"
         ),
     ),
@@ -173,8 +196,24 @@ IN_CONTEXT: Final = _rows(
     ("pass |masterauth |pw |community |psk |passphrase |key ", _SPACED_LINE),
     ("password |password(", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
     ("connect(|pdo(", r"""(?i)((?:connect|PDO)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+"""),
+    (
+        "sha1 |sha256 |sha512 |md5 |aes128cmac ",
+        r"""(?m)((?:^|(?<=[:'"] ))[^\S\n]*\d{1,5}[ \t]+[A-Za-z]\w+[ \t]+)[0-9A-Fa-f]{20,}(?=\s*$)""",
+    ),
+    ("\" ", r"""(?m)(^\s*\S+\s+[\w.*-]+\s+")[^"\n]+("\s+\d[\d./]*$)"""),
     ("auth(", r"""(\bauth\(\s*["'][^"']*["'],\s*["'])[^"']*+"""),
     ("key]", r"""(\[\w*Key\]\s+Key=)[0-9A-Fa-f]{32}"""),
+    (
+        "basic |bearer |token |digest ",
+        r"""(?i)(\bauthorization[ \t]+["'\\]{0,3}(?:basic|bearer|token|digest)[ \t]+)[^\s"']+""",
+    ),
+    (
+        "pass |password ",
+        (
+            r"""(?i)(\buser(?:name)?\s+\S+\s+(?:(?:there|with|is|here|\S+(?=\s+here))\s+){0,4}"""
+            r"""pass(?:word)?\s+["']?)(?!(?:is|was|has|for|expire|change|file|must|not)\w*|\d{1,2}\s)[^\s"';]+"""
+        ),
+    ),
     # files of pppd
     ("*", _CHAP),
     ("echo |printf ", _FROM_COMMAND),
@@ -189,8 +228,8 @@ IN_CONTEXT: Final = _rows(
     ),
     (">", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
     (
-        "sqlplus |sqlldr |expdp |impdp |rman ",
-        r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)[^\s@"']++""",
+        "sqlplus |sqlldr |expdp |impdp |rman |exp |imp |connect |conn ",
+        r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman|exp|imp|(?i:conn(?:ect)?))\s+(?:-\S+\s+){0,9}+[\w.]+/)[^\s@"']++""",
     ),
 )
 # Lines of fields separated by a number of colons: .pgpass, Windows hashes, Apache digests, DES.
@@ -203,18 +242,27 @@ IN_FIELDS: Final = (
         ),
     ),
     (5, re.compile(r"(\w:\d+:)[0-9A-Fa-fX]{32}:[0-9A-Fa-f]{32}(:)")),
+    (5, re.compile(r"(\w::[\w.]*:[0-9a-fA-F]{16}:)[0-9a-fA-F]{32}:[0-9a-fA-F]++")),
+    (2, re.compile(r"(?m)(^[\w-]+(?:\.[\w-]+)+:[A-Za-z][\w.@-]*:)(?=\S*\d)(?=\S*[A-Za-z])[^\s:]{6,}$")),
     # input of newusers(8); pairs of hashes; identities of stunnel's keys
     (4, re.compile(r"(?m)(^[a-z_][\w-]{0,31}:)(?![x*!]{0,2}:)[^:\s]{3,}+(?=:\d+:\d+:)")),
     (1, re.compile(r"(?<![\w:-])[0-9a-fA-F]{32}:[0-9a-fA-F]{32}(?![\w:-])")),
     (
         1,
         re.compile(
-            r"(?m)(^(?!(?:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod"
+            r"(?m)((?:^|(?<=\s))(?!(?:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod"
             r"|sandbox|docker|machine|commit|rev|uuid|guid|id|key|git|build|etag|serial)\w*:)"
-            r"[A-Za-z][\w@-]{0,40}:)(?:[0-9a-fA-F]{2}){16,64}(?=:\d|$)"
+            r"[A-Za-z][\w-]{0,40}:)(?:[0-9a-fA-F]{2}){16,64}(?=:\d|$)"
         ),
     ),
-    # smtp.example.com bob:x
+    # bob:x!1, smtp.example.com bob:x
+    (
+        1,
+        re.compile(
+            r"(?m)(^[^\S\n]*[a-z_][\w.@-]{0,31}:)(?=[^\s:/]*\d)(?=[^\s:/]*[A-Za-z])"
+            r"(?=[^\s:/]*[!#$%^&*?])[^\s:/()]{6,40}+$"
+        ),
+    ),
     (1, re.compile(r"(?m)(^[\w-]+(?:\.[\w-]+)+[^\S\n]+[A-Za-z][\w.@+-]*+:)(?!//|\d+$)[^\s:]{4,}+$")),
     (2, re.compile(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
     (
@@ -237,7 +285,7 @@ AFTER_PERCENT: Final = _rows(*commands.PASSWORD_AFTER_PERCENT)
 _GAP: Final = r"[^\S\n]+"
 ARGUMENTS: Final = _rows(
     *(
-        (marks, rf"(?<![\w.-])({pattern}{'' if pattern[-1] in ':=' else _GAP})({commands.ARGUMENT})")
+        (marks, rf"(?<![\w.-])({pattern}{'' if pattern[-1] in ':=,' else _GAP})({commands.ARGUMENT})")
         for marks, *patterns in commands.ARGUMENTS
         for pattern in patterns
     )
@@ -250,13 +298,69 @@ COMMANDS: Final = _rows(
     ),
 )
 # A secret's name and the secret as two words; the second must look like a password.
+_WHOM: Final = r"(?:for|of|on|at|by)[ \t]++(?:the[ \t]++)?(?:user[ \t]++|host[ \t]++)?[\w.@-]++:?"
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time
-    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|(?<![a-z0-9])pw|rootpw"
-    r"|bindpw|pwd|token|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)"
-    r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain"
-    r"|password|--\w++|\d{1,2}|:)[ \t]++){0,2}+[\"']?)"
+    r"(?=[pksrbtaculmdewPKSRBTACULMDEW])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
+    r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|auth_?key|preshared-key|password-value"
+    r"|contrase\w{1,2}a|senha|passe|(?:backup|recovery|api|access|private|licen[cs]e|activation|unlock"
+    r"|encryption|signing|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin)"
+    r"[ _-](?:key|code|pin))"
+    r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now|changed|set"
+    rf"|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
     r"([^\s\"'|;&<>]{5,}+))"
+)
+# A word after "password is" that only describes it.
+SAID_TO_BE = re.compile(r"(?i)[ \t](?:is|was|to|lautet|ist|es|est)[ \t]++[\"']?\Z")
+_DESCRIBING = re.compile(
+    r"(?i)(?:\w+(?:ed|ing|able|ible|ive|ent|ant|al|ly|ary|ory|ful|less|ous|ic|ish|ty|er|est|ion)"
+    r"|always|never|still|already|missing|unknown|correct|strong|secure|simple|hidden|broken|written"
+    r"|given|taken|forgotten|stolen|invalid|private|public|unique|unset|enough|longer|before|after"
+    r"|either|neither|exactly|within|without|random|access|change|nothing|known|shown|chosen)\W*"
+)
+
+
+def is_made_up(word: str) -> bool:
+    """Return whether a word of small letters is none that describes a password."""
+    return len(word) > _SHORT and word.isascii() and word.isalpha() and not _DESCRIBING.fullmatch(word)
+
+
+_SHORT: Final = 6
+# A line of a file with a name of several words and a value.
+SPACED = re.compile(
+    r"""(?<![\w./@$%:=-])(([A-Za-z][\w.-]{1,60}(?i:pass|word|passwd|phrase|secret|token|psk|pw|key"""
+    r"""|community|pwd))[ \t]++(["']?))([^\s"'|;&<>=]{3,}+)"""
+)
+# Words before such a name.
+SETTING: Final = ("", "SetEnv", "export", "set", "setenv", "env")
+WRITTEN_TOGETHER = re.compile(r"[a-z][A-Z]|[_.]")
+PROSE = re.compile(
+    r"(?i)(?:is|was|are|has|not|for|from|to|of|in|on|and|or|as|at|by|with|must|should|will|can|missing"
+    r"|unset|invalid|wrong|incorrect|\w+ed|found|set|failed|denied|mismatch|file|path|type|size|here)"
+    r"\W*|[({\[=].*"
+)
+# Sentences that give a password away.
+SAID: Final = _rows(
+    (
+        " / ",
+        (
+            r"(?i)((?:login|log in|credentials?|account|user(?:name)?)[ \t:]+(?:(?:with|as|is|for)"
+            r"[ \t]+)?[\w.@-]+[ \t]+/[ \t]+)([^\s\"'|;&<>]{5,}+)"
+        ),
+    ),
+    (
+        " as ",
+        (
+            r"(?i)(\b(?:enter|use|type|try)[ \t]+[\"']?)([^\s\"'|;&<>]{5,}+)(?=[\"']?[ \t]+as[ \t]+"
+            r"(?:the[ \t]+|your[ \t]+)?(?:\w+[ \t]+)?(?:password|passphrase|token|key|secret|pin)\b)"
+        ),
+    ),
+    ("key = ", r"""((?<![\w.-])key\s?=\s?")([^"\s+.:/_-]{8,})(?=")"""),
+    ("password ", r"(?m)(^[ \t]*password[ \t]+[\w-]+[ \t]+)(\S{6,})(?=[ \t]*$)"),
+    # a line of redis' protocol, of ftp's input; the users of pgbouncer
+    ("user ", r"(?im)((?:^|(?<=['\"(]))[ \t]*user[ \t]+[\w.@-]+[ \t]+)([^\s\"'\\]{5,}+)(?=[\\\n'\"]|$)"),
+    ("auth ", r"((?:^|(?<=[\s\"']))AUTH[ \t]+)([^\s\"'\\]{5,}+)"),
+    ("\" \"", r"(?m)(^[^\S\n]*\"[\w.@-]+\"[^\S\n]+\")([^\"\n]{5,})(?=\"$)"),
 )
 SENTENCES: Final = _rows(
     # Exim's client passwords: server, user and password
@@ -267,14 +371,14 @@ SENTENCES: Final = _rows(
     (
         "word |phrase |wort |secret |pin ",
         (
-            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/ -]{1,40}:"
+            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/@. -]{1,60}:"
             r"[ \t]++[\"']?)([^\s\"'|;&<>]{5,}+)"
         ),
     ),
 )
 IN_TWO_WORDS: Final = (
     "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token "
-    "|authkey |auth_key |-key |-value |contraseña |contrasena |contrasenya |senha |passe |\"|'"
+    "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya |senha |passe |\"|'"
 ).split("|")
 # Words that name a method, version, unit, time or other object rather than a password.
 NO_PASSWORD = re.compile(
@@ -299,7 +403,7 @@ NAMED_PAIRS: Final = _rows(
 # Prefixes of tokens that are hidden whatever characters follow.
 _PREFIXES: Final = (
     "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- glrtr- glcbt- glptt- glft- glimt-"
-    " glagent- glsoat- gloas- glffct- glwt- xapp- npm_ hf_ pypi- sk_live_ pk_live_ rk_live_"
+    " glagent- glsoat- gloas- glffct- glwt- xapp- sk_live_ pk_live_ rk_live_"
     " sk_test_ pk_test_ rk_test_ whsec_ dop_v1_ shpat_ shpca_ shppa_ shpss_ dckr_pat_ tskey-"
     " hvs. hvb. hvr."
 ).split()
@@ -307,7 +411,7 @@ _PREFIXES: Final = (
 SHAPES: Final = _rows(
     (
         "bearer ",
-        r"(?i)(\bbearer[\s:=]++(?:token\s++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+",
+        r"(?i)(\bbearer[ \t:=]++(?:token[ \t]++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+",
     ),
     (
         "|".join(_PREFIXES),
@@ -354,7 +458,7 @@ MIN_TOKEN: Final = 15
 _OF_TOKENS: Final = {mark for mark, _ in SHAPES} - {"bearer ", "eyj", "hook"}
 _TABLES: Final = (
     *(IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES),
-    *(PRINTED, REDIRECTED, FED, AFTER_PERCENT),
+    *(PRINTED, REDIRECTED, FED, AFTER_PERCENT, SAID),
 )
 _OF_WORDS: Final = {*IN_TWO_WORDS, *(mark for rows in _TABLES for mark, _ in rows)}
 

@@ -18,7 +18,7 @@ _HIDDEN: Final = re.compile(r"\[redacted\](?:~[0-9a-f]{8})?")
 # Names of secrets that are also programs.
 _PROGRAMS: Final = frozenset({"passwd", "pass", "pwd"})
 _GLUED: Final = re.compile(
-    "|".join(name for name, flags in commands.SECRET_FLAGS.items() if "-p_" in flags) + r"\Z"
+    "|".join(name for name, flags in commands.SECRET_FLAGS.items() if flags == ("-p_",)) + r"\Z"
 )
 # The end of a command before another one; a variable or a command instead of a word.
 _COMMAND_END: Final = re.compile(r"[|;&\n(]")
@@ -28,6 +28,8 @@ _VARIABLE: Final = re.compile(
 # A part of a URL, or a word; %XX within %XX.
 _WORD: Final = re.compile(r"""[^\s"'<>&?]{6,}+""")
 _MAX_NESTED: Final = 3
+# A quote inside a command that a shell gets in single quotes.
+_NESTED_QUOTE: Final = """'"'"'"""
 _OPTIONS: Final = re.compile(r"(?:-\w+\s+)+")
 _NAME_BEFORE: Final = re.compile(r"""["'\\]{0,9}[\w.-]+:(?=[^/])""")
 
@@ -98,6 +100,8 @@ def _hide_by_context(
         text = _hide_rows(arguments, text, lower, _hide_argument)
         if _has(lower, patterns.IN_TWO_WORDS):
             text = _hide_two_words(text)
+            text = sub(patterns.SPACED, _hide_spaced, text)
+        text = _hide_rows(patterns.SAID, text, lower, _hide_second)
         text = _hide_rows(named_pairs, text, lower, _hide_paired)
         text = _hide_rows(shapes, text, lower, _keep_groups)
     if has_sign:
@@ -184,7 +188,7 @@ def is_secret_value(name: str, value: str) -> bool:
     """Return whether the value under a secret name is secret."""
     if not value or _HIDDEN.fullmatch(value) or patterns.HARMLESS.fullmatch(value):
         return False
-    if value.isdigit() and is_plural(name):
+    if patterns.NUMBERED.fullmatch(value) and is_plural(name):
         return False  # tokens: 512
     if patterns.SESSION_NAME.search(name) and patterns.SESSION_NUMBER.fullmatch(value):
         return False
@@ -231,6 +235,10 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int]:
     start = match.end()
     if match["flag"] and text.startswith("-", start):
         return start, start
+    if text.startswith(_NESTED_QUOTE, start):
+        start += len(_NESTED_QUOTE)
+        end = text.find("'", start)
+        return start, len(text) if end < 0 else end
     if quote := patterns.QUOTE.match(text, start):
         start, mark = quote.end(), quote[0]
         if mark in patterns.INSIDE_QUOTES:
@@ -253,7 +261,9 @@ def _hide_arguments(match: re.Match[str]) -> str:
 def _hide_value(match: re.Match[str]) -> str:
     flag, value = match[1], match["value"]
     is_apart = match["glued"] and flag[-1].isspace()
-    if not is_secret_value("", value) or (is_apart and not looks_like_password(value)):
+    if not is_secret_value("", value.strip("'\"")) or (
+        is_apart and not looks_like_password(value)
+    ):
         return match[0]
     return flag + REDACTED
 
@@ -266,7 +276,7 @@ def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
     """
     named = [
         re.escape(flag.rstrip(" _"))
-        + (r"\s++" if flag[-1] == " " else r"\s*+" if len(flag) == 2 else r"[\s=]*+")
+        + (r"\s++" if flag[-1] == " " else r"\s*+" if len(flag) == 2 or flag[-1] == ":" else r"(?:\s++|=)")
         for flag in flags
         if flag[-1] != "_"
     ]
@@ -338,6 +348,8 @@ def _hide_credential(match: re.Match[str]) -> str:
     ):
         return match[0]
     option = before[: before.rindex(name)].strip(" \"'\\=")
+    if option[-2:-1] != "-" and option[0] == "-" and option[1] != "-":
+        option = f"-{option[-1]}"  # -sSu bob:x
     if option in {"-a", "-n"}:
         is_login = looks_like_password(value) or _find_program(match, commands.TAKES_LOGIN)
     elif option in {"-u", "--user"}:
@@ -361,10 +373,26 @@ def _hide_two_words(text: str) -> str:
     while match := search(patterns.TWO_WORDS, text, at):
         # a word that is not a password may be the name of one
         at = match.start(2)
-        if looks_like_password(match[2]):
+        is_said = patterns.SAID_TO_BE.search(match[1]) and patterns.is_made_up(match[2])
+        if looks_like_password(match[2]) or is_said:
             parts += [text[done:at], REDACTED]
             done = at = match.end()
     return "".join([*parts, text[done:]])
+
+
+def _hide_spaced(match: re.Match[str]) -> str:
+    """Redact the value behind a name of several words in a line of a file: `bind_pw X`."""
+    before, name, quote, value = match.groups()
+    if not is_secret_name(name) or is_plural(name) or not is_secret_value(name, value):
+        return match[0]
+    is_last = not match.string[match.end() : match.end() + 9].split("\n")[0].strip(" \t\"';")
+    line = match.string[max(0, match.start() - 40) : match.start()].rpartition("\n")[2]
+    is_word = (
+        is_last and line.strip() in patterns.SETTING and patterns.WRITTEN_TOGETHER.search(name)
+    )
+    if patterns.PROSE.fullmatch(value) or not (quote or is_word or looks_like_password(value)):
+        return match[0]
+    return before + REDACTED
 
 
 def _hide_second(match: re.Match[str]) -> str:
