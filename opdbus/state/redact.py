@@ -303,7 +303,7 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
         else:
             out.append(_redact_element(value, flags, suspected, normal=normal))
             is_flag = value.startswith("-") and "=" not in value
-            is_before = value in flags or f"{value} " in flags
+            is_before = value in flags or f"{value}~" in flags
             hide_next = is_before or (is_flag and is_secret_name(value))
             inside_key = "PRIVATE KEY" in value and "BEGIN" in value
         if inside_key:

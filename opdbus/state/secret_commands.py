@@ -6,70 +6,44 @@ Tables of patterns that `secret_patterns` compiles with their marks.
 import re
 from typing import Final
 
-# Options of programs whose values are secret although their names do not show it.
-_FLAGS: Final = {
-    "mysql mysqldump mysqladmin mysqlimport mysqlcheck mysqlshow mysqlslap mysqlbinlog"
-    " mysqlpump mysqlsh mysql_upgrade mysqld mysqld_safe mariadbd mariadb mariadb-dump"
-    " mariadb-admin mariadb-check mariadb-import mariadb-show mariadb-backup mariadb-upgrade"
-    " mariadb-binlog mariabackup xtrabackup innobackupex mycli": ("-p_",),
-    "sshpass mytop mongo mongosh mongodump"
-    " mongorestore mongoexport mongoimport mongostat mongotop usermod useradd 7z 7za 7zr 7zz login"
-    " rdesktop cqlsh doveadm unrar openfortivpn ucarp fs_cli ncftp ncftpput ncftpget ncftpls"
-    " ipmipower racadm turnadmin tpm2_load tpm2_unseal veracrypt truecrypt": ("-p",),
-    "rar unrar": ("-hp_", "-p"),
-    "slappasswd eapol_test": ("-s ",),
-    "ldappasswd": ("-a ", "-s", "-w"),
-    "caddy": ("--plaintext", "-p"),
-    "gpg-preset-passphrase sqlcmd bcp osql isql tsql fisql bsqldb freebcp check_ldap ossec-authd"
-    " agent-auth kdb5_util tpm2_createprimary tpm2_create knife zip unzip zipcloak ipmitool"
-    " mosquitto_pub mosquitto_sub mosquitto_rr": ("-P",),
-    "curl": ("--oauth2-bearer", "--pass", "--proxy-pass", "--tlspassword"),
-    "redis-cli valkey-cli keydb-cli redis-benchmark": ("-a", "--pass"),
-    "ldapsearch ldapadd ldapmodify ldapdelete ldapwhoami ldapcompare ldapmodrdn ldapexop ldapvi"
-    " kadmin vsql turnutils_uclient ipa-client-install basic_ldap_auth ext_ldap_group_acl"
-    " squid_ldap_auth pcp_attach_node pcp_node_info": ("-w",),
-    "ipa-server-install ipa-replica-install": ("-a ", "-p ", "-w "),
-    "snmpget snmpset snmpwalk snmpgetnext snmpbulkget snmpbulkwalk snmptable snmptrap snmpinform"
-    " snmpstatus snmpdf snmptranslate": ("-c", "-A", "-X"),
-    "check_snmp check_ifstatus check_ifoperstatus": ("-C ", "-A ", "-X "),
-    "check_mysql check_mysql_query check_pgsql check_oracle check_mssql check_nt": ("-p",),
-    "ssh-keygen": ("-N", "-P"),
-    "xfreerdp xfreerdp3 wlfreerdp sdl-freerdp": ("/p:",),
-    "nmcli": (
-        *("password", "wifi-sec.psk", "802-11-wireless-security.psk", "802-1x.password"),
-        *("wifi-sec.wep-key0", "802-1x.private-key-password", "gsm.password", "pppoe.password"),
-    ),
-    "plink pscp psftp putty nodetool gsec": ("-pw",),
-    "gbak gfix gstat isql-fb": ("-pas", "-pass", "-password"),
-    "swaks sipp": ("-ap",),
-    "sendEmail sendemail": ("-xp",),
-    "swift": ("-K ", "--key"),
-    "openssl": ("-k ", "-K ", "-hmac", "-psk", "-pskkey"),
-    "kadmin kadmin.local addprinc cpw change_password": ("-pw", "-w"),
-    "cscli": ("-k ", "-p "),
-    "erl iex elixir rabbitmqctl": ("-setcookie", "--cookie", "--erlang-cookie"),
-    "influx codecov uploader": ("-t ",),
-    "zerotier-cli": ("-T",),
-    "pkcs11-tool softhsm2-util ykman p11tool": ("--pin", "--so-pin", "--new-pin"),
-    "hdparm": ("--security-set-pass", "--security-unlock", "--security-disable",
-               "--security-erase", "--security-erase-enhanced"),
-    "icinga2": ("--ticket",),
-    "newrelic-install newrelic": ("--license", "--licenseKey"),
-    "netlify http https xh": ("--auth",),
-    "kubeadm": ("--certificate-key",),
-    "consul serf nomad": ("-encrypt",),
-    "az": ("--sas-token", "--account-key", "-p "),
-    "aws": ("--secret-string", "--master-user-password"),
-        "nsupdate dig delv kdig": ("-y ",),
-    "netbird": ("--setup-key",),
-    "certbot lego acme.sh": ("--eab-hmac-key", "--hmac"),
-}  # fmt: skip
-# An option ends in a space if its value is a word of its own. It ends in `_` if its value is glued
+# Options whose values are secret although their names do not show it, and behind them their
+# programs. An option ends in `~` if its value is a word of its own, in `_` if its value is glued
 # on: `mysql -p shop` asks for a password and opens a database.
+_OPTIONS_OF: Final = """
+-p_ mysql mysqldump mysqladmin mysqlimport mysqlcheck mysqlshow mysqlslap mysqlbinlog mysqlpump
+mysqlsh mysql_upgrade mysqld mysqld_safe mariadbd mariadb mariadb-dump mariadb-admin mariadb-check
+mariadb-import mariadb-show mariadb-backup mariadb-upgrade mariadb-binlog mariabackup xtrabackup
+innobackupex mycli | -p sshpass mytop mongo mongosh mongodump mongorestore mongoexport mongoimport
+mongostat mongotop usermod useradd 7z 7za 7zr 7zz login rdesktop cqlsh doveadm rar unrar
+openfortivpn ucarp fs_cli ncftp ncftpput ncftpget ncftpls ipmipower racadm turnadmin tpm2_load
+tpm2_unseal veracrypt caddy check_mysql check_mysql_query check_pgsql check_oracle check_mssql
+check_nt | -p~ ipa-server-install ipa-replica-install cscli az | -hp_ rar | -P sqlcmd bcp osql
+isql tsql fisql bsqldb freebcp check_ldap ossec-authd agent-auth kdb5_util tpm2_createprimary
+tpm2_create knife zip unzip zipcloak ipmitool mosquitto_pub mosquitto_sub mosquitto_rr ssh-keygen
+gpg-preset-passphrase | -s~ slappasswd ldappasswd eapol_test | -a~ ldappasswd ipa-server-install
+ipa-replica-install | -a redis-cli valkey-cli keydb-cli redis-benchmark | --pass redis-cli
+valkey-cli keydb-cli curl | --oauth2-bearer,--proxy-pass,--tlspassword curl | --plaintext caddy |
+-w ldapsearch ldapadd ldapmodify ldapdelete ldapwhoami ldapcompare ldapmodrdn ldapexop ldapvi
+ldappasswd kadmin vsql turnutils_uclient ipa-client-install basic_ldap_auth ext_ldap_group_acl
+pcp_attach_node pcp_node_info | -w~ kadmin.local ipa-server-install ipa-replica-install | -c
+snmpget snmpset snmpwalk snmpgetnext snmpbulkget snmpbulkwalk snmptable snmptrap snmpinform
+snmpstatus snmpdf snmptranslate | -A,-X snmpget snmpset snmpwalk snmpgetnext snmpbulkget
+snmpbulkwalk snmptable snmptrap | -C~ check_snmp check_ifstatus check_ifoperstatus | -N ssh-keygen
+| /p: xfreerdp xfreerdp3 wlfreerdp sdl-freerdp |
+password,wifi-sec.psk,802-11-wireless-security.psk,802-1x.password nmcli | -pw plink pscp psftp
+putty nodetool gsec kadmin kadmin.local addprinc cpw change_password | -pas gbak gfix | -ap swaks
+sipp | -xp sendEmail sendemail | -K~ swift openssl | -k~ openssl cscli | -hmac,-psk openssl |
+-setcookie erl iex elixir | -t~ influx codecov | -T zerotier-cli | -y~ nsupdate dig delv kdig |
+--pin pkcs11-tool softhsm2-util ykman p11tool | --so-pin pkcs11-tool softhsm2-util p11tool |
+--security-set-pass,--security-unlock hdparm | --ticket icinga2 | --license newrelic-install
+newrelic | --auth netlify | --certificate-key kubeadm | -encrypt consul serf nomad |
+--sas-token,--account-key az | --secret-string aws | --setup-key netbird | --eab-hmac-key certbot
+"""
 SECRET_FLAGS: Final[dict[str, tuple[str, ...]]] = {}
-for _programs, _flags in _FLAGS.items():
-    for _program in _programs.split():
-        SECRET_FLAGS[_program] = (*SECRET_FLAGS.get(_program, ()), *_flags)
+for _row in _OPTIONS_OF.split("|"):
+    _options, *_programs = _row.split()
+    for _program in _programs:
+        SECRET_FLAGS[_program] = (*SECRET_FLAGS.get(_program, ()), *_options.split(","))
 VALUE: Final = (
     r"""(?:'"'"'[^"']*+|"[^"]++"?|'[^']++'?|\$\([^()\n]{1,200}\)|\\?["'][^"'\\]++|[^\s"';|&)]++)"""
 )
@@ -100,14 +74,13 @@ TAKES_LOGIN: Final = re.compile(r"(?:transmission-\w+|check_\w+|http|https|xh)\Z
 # Words that say that a program reads a secret from its input.
 READS_SECRET: Final = re.compile(
     r"(?i)(?<![\w.-])(?:chpasswd|passwd|smbpasswd|vncpasswd|saslpasswd2|pdbedit|kinit|kadmin|realm"
-    r"|adcli|cryptsetup|veracrypt|encfs|gocryptfs|sshfs|ssh-add|mokutil|grub-mkpasswd-pbkdf2"
-    r"|pure-pw|zfs|zpool|keyctl|secret-tool|docker|podman|nerdctl|helm|openconnect|openvpn|gpg2?"
-    r"|su|systemd-creds|systemd-ask-password|systemd-cryptenroll|systemd-tty-ask-password-agent"
-    r"|mkpasswd|slappasswd|htpasswd|openssl\s+(?:enc|rsa|passwd|pkcs\w+|aes\S*|des3)|age|pw"
-    r"|wg\s+(?:pubkey|set)|wpa_passphrase|clevis|tpm2_\w+|luksmeta|bconsole|sudo\s+(?:-\w+\s+)*-\w*S"
-    r"|bitlocker|dislocker|mysql_config_editor|occ|vault|argocd|crane|oras|skopeo|buildah)(?![\w.-])"
-    r"|(?<![\w/])-{1,2}[\w-]*(?:pass|secret|token|luks|cred|key)[\w-]*(?![\w./])"
-    r"|(?<=\s)(?:private-key|preshared-key|-rfbauth|-keyfile)(?=[\s=]|$)"
+    r"|adcli|cryptsetup|veracrypt|encfs|gocryptfs|sshfs|ssh-add|mokutil|grub-mkpasswd-pbkdf2|pure-pw"
+    r"|zfs|keyctl|secret-tool|openconnect|openvpn|gpg2?|su|systemd-(?:creds|ask-password|cryptenroll)"
+    r"|mkpasswd|slappasswd|htpasswd|openssl\s+(?:enc|rsa|passwd|pkcs\w+|aes\S*|des3)|age|clevis"
+    r"|wg\s+(?:pubkey|set)|sudo\s+(?:-\w+\s+)*-\w*S|vault|argocd"
+    r"|(?:docker|podman|nerdctl|buildah|skopeo|crane|oras|helm)\s(?:\S+\s){0,3}?(?:secret|login))"
+    r"(?![\w.-])|(?<![\w/])-{1,2}[\w-]*(?:pass|secret|token|luks|cred|key)[\w-]*(?![\w./])"
+    r"|(?<=\s)(?:private-key|preshared-key|-rfbauth)(?=[\s=]|$)"
 )
 # Programs that only show, look through or store their input.
 SHOWS_INPUT: Final = re.compile(
@@ -158,110 +131,75 @@ PASSWORD_AFTER_PERCENT: Final = (
 ARGUMENT: Final = rf"""(?:"[^"]*+"|{VALUE})"""
 _OPTIONS: Final = r"(?:\s+-\S++)*+"
 _MORE: Final = r"[^\n;|&]{0,200}?\s"
-_GIVEN: Final = r"(?:\s+--?\w[\w-]*+(?:=\S++|\s+(?!-)\S++)?){0,8}?\s+"
-# Secrets at a fixed place after the name of a program or another word: their marks, and what
-# stands before them.
+# Secrets at a fixed place behind words; a star stands for any word.
+_BEHIND: Final = """
+ejabberdctl register * *; ejabberdctl change_password * *; prosodyctl register * *; kamctl add *
+kamctl passwd *; samba-tool user create *; samba-tool user add *; samba-tool user setpassword *
+rclone obscure; snyk auth; cargo login; vault operator unseal; ngrok authtoken; add-authtoken
+mc alias set * * *; mc admin user add * *; kubeadm token create; set-initial-password
+reset-admin-password; rabbitmqctl authenticate_user *; drush user:password *; drush upwd *
+-createCredential * *; composer config http-basic.* *; poetry config http-basic.* *
+poetry config pypi-token.*; radtest *; radtest * * * *; radclient * auth; radclient * acct
+set_password *; incominguser *; outgoinguser *; IncomingUser *; OutgoingUser *; com2sec * *
+com2sec6 * *; authCommunity *; trapsink *; trap2sink *; informsink *; trapcommunity; r.community6
+MONITOR * * *; BasicAuth *; SQLConnectInfo * *; LDAPBindDN *; insecure-password; HidServAuth *
+GenieKey; login = cleartext; NickServ IDENTIFY; quote PASS; sentinel auth-pass *; wireless-key
+set_network * psk; set_network * password; set_network * sae_password; socks5 * * *; socks4 * * *
+doveadm auth test *; doveadm auth login *; db2 connect to * user * using; wep_key0
+--setlockingrange * *; --initialsetup; iwconfig * key; message-digest-key * md5; sshpw *
+authentication-key; IPSec secret; Xauth password; enable password; enable secret; enable secret *
+neighbor * password; tacacs-server key; tacacs-server host * key; radius-server key; radius-server host * key; key-string
+crypto isakmp key; snmp-server community; username * password *; username * secret *
+username * password; username * secret; username * privilege * secret; username * privilege * secret *
+"""
+# The same with patterns: their marks, and what stands before the secret.
 ARGUMENTS: Final = (
     ("identified ", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
      r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
-    ("htpasswd ", r"htpasswd(?=(?:\s+-(?![\w]*n)\S++)*?\s+-\w*b)(?:\s+-C\s+\d+|\s+-(?!\w*n)\S++)*+\s+[^\s-]\S*+\s+\S+",
-     r"htpasswd(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*n)(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*b)(?:\s+-\S++|\s+\d+)*+\s+\S+"),
+    ("htpasswd ",
+     r"htpasswd(?=(?:\s+-(?!\w*n)\S++)*?\s+-\w*b)(?:\s+-C\s+\d+|\s+-(?!\w*n)\S++)*+\s+[^\s-]\S*+\s+\S+",
+     r"htpasswd(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*n)(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*b)"
+     r"(?:\s+-\S++|\s+\d+)*+\s+\S+"),
     ("mosquitto_passwd ", rf"mosquitto_passwd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
     ("mysqladmin ", rf"mysqladmin{_MORE}password"),
     ("ipmitool ", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
     ("racadm ", rf"racadm{_MORE}\S*[Pp]assword"),
-    ("ejabberdctl ", r"ejabberdctl\s+(?:register|change_password)\s+\S+\s+\S+"),
-    ("prosodyctl ", r"prosodyctl\s+register\s+\S+\s+\S+"),
-    ("kamctl ", r"kamctl\s+(?:add|passwd)\s+\S+"),
-    ("samba-tool ", r"samba-tool\s+user\s+(?:create|add|setpassword)\s+\S+"),
     ("net user ", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
     ("openssl passwd ", r"openssl\s+passwd(?:\s+-salt\s+\S++|\s+-(?!salt|in|stdin)\S++)*+"),
     ("-macopt ", r"-macopt\s+(?:hex)?key:"),
     ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++){0,9}+(?!\s+-)"),
     ("vault login ", r"vault\s+login(?:\s+-\S++)*+(?!\s+\w+=)"),
-    ("unseal ", r"vault\s+operator\s+unseal"),
-    ("authtoken ", r"ngrok\s+(?:config\s+)?(?:add-)?authtoken"),
-    ("snyk auth ", r"snyk\s+auth"),
-    ("cargo login ", r"cargo\s+login"),
-    ("add-authtoken ", r"add-authtoken"),
-    ("rclone obscure ", r"rclone\s+obscure"),
-    ("alias set ", r"\b(?:mc|mcli)\s+alias\s+set\s+\S+\s+\S+\s+\S+"),
-    ("user add ", r"\bmc\s+admin\s+user\s+add\s+\S+\s+\S+"),
-    ("token create ", r"kubeadm\s+token\s+create"),
-    ("-initial-password |-admin-password ", r"(?:set-initial|reset-admin)-password"),
-    ("password |secret ", r"(?i:enable|neighbor\s+\S+|username\s+\S+(?:\s+privilege\s+\d+)?)\s+(?:password|secret)(?:\s+\d)?",
-     r"(?i:IPSec\s+secret|Xauth\s+password)"),
-    ("_user ", r"rabbitmqctl\s+authenticate_user\s+\S+"),
-    ("user:password |upwd ", r"drush\s+(?:user:password|upwd)\s+\S+"),
-    ("-createcredential ", r"-createCredential\s+\S+\s+\S+"),
     ("isql |iusql ", r"(?:isql|iusql)\s+(?:-\w\s+)*[A-Za-z][\w.-]*\s+[A-Za-z][\w.-]*(?!\s+-)"),
-    ("config ", r"composer\s+config\s+(?:-\S+\s+)*http-basic\.\S+\s+\S+",
-     r"poetry\s+config\s+(?:-\S+\s+)*http-basic\.\S+\s+\S+",
-     r"poetry\s+config\s+(?:-\S+\s+)*pypi-token\.\S+"),
-    ("radtest ", r"radtest\s+(?:-\S+\s+)*\S+", r"radtest\s+(?:-\S+\s+)*(?:\S+\s+){3}\S+"),
-    ("radclient ", r"radclient\s+(?:-\S+\s+)*\S+\s+(?:auth|acct|status|coa|disconnect|auto)"),
     ("oathtool ", rf"oathtool{_OPTIONS}"),
-    ("chalresp ", r"ykman\s+otp\s+chalresp\s+(?:-\w+\s+)*\d"),
     ("change-pin |change-puk ", r"change-p(?:in|uk)\s+-P", r"change-p(?:in|uk)\s+-P\s+\S+\s+-[nN]"),
-    ("--setlockingrange |--initialsetup |--setsid1password |--enablelockingrange ",
-     r"--(?:setlockingrange\s+\d+\s+\w\w|initialsetup|enablelockingrange\s+\d+)"),
-    ("set_password ", r"set_password\s+\w+"),
     ("addauth ", r"addauth\s+digest\s+\S+?:"),
     ("wpa_passphrase ", r"""wpa_passphrase\s+(?:"[^"]*"|'[^']*'|[^\s=]+)"""),
-    ("wep_key", r"wep_key\d"),
     ("key |keys ", rf"iw\s{_MORE}keys?"),
-    ("iwconfig ", r"iwconfig\s+\S+\s+key"),
-    ("wireless-key |wpa-psk ", r"(?:wireless-key\d?|wpa-psk)"),
-    ("db2 connect ", rf"db2\s+connect{_MORE}using"),
     ("qpdf ", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
-    (" login ", r"\w{1,8}\s+LOGIN\s+\S+"),
+    (" login ", r"[A-Za-z]{0,4}\d{1,6}\s+LOGIN\s+\S+"),
     ("addent ", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
     ("rclone config ", rf"rclone\s+config{_MORE}pass(?:word)?"),
-    ("incominguser |outgoinguser ", r"""(?i:incominguser|outgoinguser)\s+"?[^\s"]+"""),
-    ("com2sec |com2sec6 ", r"com2sec6?\s+\S+\s+\S+"),
-    ("snmp-server community ", r"(?i:snmp-server\s+community)"),
-    ("authcommunity ", r"(?i:authcommunity)\s+[\w,]+"),
-    ("trap2sink |trapsink |informsink ", r"(?:trap2?sink|informsink)\s+\S+"),
-    ("trapcommunity ", r"(?i:trapcommunity)"),
-    ("-server key |server host |-key-string |key-string ", r"(?i:(?:tacacs|radius)-server\s+key)",
-     r"(?i:(?:tacacs|radius)-server\s+host\s+\S+(?:\s+\S+){0,4}?\s+key)", r"(?i:key-string)"),
-    ("message-digest-key ", r"(?i:message-digest-key\s+\d+\s+md5)"),
-    ("authentication-key ", r"(?i:authentication-key)(?:\s+\d+(?:\s+\w+)?)?"),
     ("createuser ", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
      r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
-    ("isakmp key ", r"(?i:isakmp\s+key)"),
     ("key 7 ", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
-    (" nt |nt hash ", r"(?i:nt(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
-    (" ntlm |ntlm hash ", r"(?i:ntlm(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
-    ("monitor ", r"MONITOR\s+\S+@\S+\s+\d+\s+\S+"),
-    ("basicauth ", r"BasicAuth\s+\S+"),
-    ("sqlconnectinfo ", r"SQLConnectInfo\s+\S+\s+\S+"),
-    ("ldapbinddn ", r"LDAPBindDN\s+\S+"),
-    ("quote pass ", r"(?i:quote\s+pass)"),
-    ("insecure-password ", r"insecure-password"),
-    ("identify ", r"(?i:nickserv\s+identify)"),
-    ("hidservauth ", r"HidServAuth\s+\S+"),
-    ("geniekey ", r"GenieKey"),
-    ("cleartext ", r"login\s+=\s+cleartext"),
+    (" nt |nt hash |ntlm |ntlm hash ", r"(?i:nt(?:lm)?(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
+    ("wpa-psk ", r"(?<!mgmt )wpa-psk"),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
-    ("carp", rf"ifconfig\s+carp\d{_MORE}pass"),
     ("-secret |-auth ", r"java\s[^\n|;]{0,300}?\s-secret", r"-auth\s+\w[\w.-]*:"),
-    ("splunk ", r"(?i:authorization:\s+splunk)"),
     ("lftp |open ", rf"""(?:lftp|open)\s(?:[^\n|]{{0,200}}?\s)?-u\s*["']?[\w.@-]{{1,64}},"""),
     ("curl ", r"curl\s[^\n|]{0,300}?(?:-E|--cert|--proxy-cert)[\s=]*(?!pkcs11)[\w./~-]+:"),
     ("zip ", rf"zip{_MORE}-\w{{1,5}}P"),
-    ("sshpw ", r"sshpw(?:\s+--\S++)*"),
     ("secret,", r"secret,[\w=,.-]{0,60}?data="),
-    ("auth-pass ", r"sentinel\s+(?:set\s+)?auth-pass\s+\S+"),
-    ("set_network ", r"set_network\s+\d+\s+(?:psk|password|sae_password|private_key_passwd)"),
-    ("community6 ", r"r[ow]community6"),
-    ("socks4 |socks5 ", r"socks[45]\s+[\w.:-]+\s+\d+\s+\S+"),
-    ("auth test |auth login ", r"doveadm\s+auth\s+(?:test|login)\s+(?:-\S+\s+)*\S+"),
     ("authenticate ", r"AUTHENTICATE(?=\s+[\"'])"),
     ("hotp", r"HOTP\S*\s+\S+\s+\S+(?=\s+[0-9a-fA-F]{20})"),
-    (" -v ", rf"iscsiadm{_MORE}\S*auth\.password(?:_in)?\s+(?:-v|--value)"),
-    ("securestring ", rf"put-parameter{_MORE}SecureString{_MORE}--value"),
-    ("--value ", rf"put-parameter{_MORE}--value(?=\s+\S+\s+[^\n]{{0,200}}SecureString)"),
-    ("kv put |kv patch ", r"vault\s+(?:kv\s+)?(?:put|patch|write)\s+(?:-\S+\s+)*\S+\s+\w+="),
-    ("kv put ", r"consul\s+kv\s+put\s+(?:-\S+\s+)*\S*(?:pass|secret|token|key|cred)\S*"),
+    ("iscsiadm ", rf"iscsiadm{_MORE}\S*auth\.password(?:_in)?\s+(?:-v|--value)"),
+    ("--value ", rf"put-parameter{_MORE}SecureString{_MORE}--value",
+     r"put-parameter[^\n]{0,200}?\s--value(?=\s+\S+\s+[^\n]{0,200}SecureString)"),
+    ("vault kv |vault write ", r"vault\s+(?:kv\s+)?(?:put|patch|write)\s+(?:-\S+\s+)*\S+\s+\w+="),
+    ("consul kv ", r"consul\s+kv\s+put\s+(?:-\S+\s+)*\S*(?:pass|secret|token|key|cred)\S*"),
+    *(
+        (f"{words.partition(' ')[0].lower()} ", rf"(?i:{words.replace('*', star)})".replace(" ", r"\s+"))
+        for star in (r"\S+",)
+        for words in _BEHIND.strip().replace("\n", "; ").split("; ")
+    ),
 )  # fmt: skip

@@ -30,7 +30,7 @@ _PAIRS: Final = frozenset(
     "d ordine,clave secreta,clave privada,chave secreta,chave privada,chiave segreta,"
     "chiave privata,cle secrete,cle privee,geheimer schlussel,privater schlussel,"
     "geheimer schluessel,privater schluessel,auth salt,nonce salt,"
-    "newrelic license,wlan key,wlan schlussel,wlan schluessel,app key,admin key,unlock pin,unlock code".split(",")
+    "backup key,rescue key,newrelic license,wlan key,wlan schlussel,wlan schluessel,app key,admin key,unlock pin,unlock code".split(",")
 )
 _ENDINGS: Final = (
     *("password", "passwd", "passphrase", "passwort", "secret", "apikey", "kennwort", "wachtwoord"),

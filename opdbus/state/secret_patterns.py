@@ -22,7 +22,7 @@ HARMLESS = re.compile(
 HARMLESS_UNDER: Final = {
     "pass": re.compile(r"\d"),
     "cookie": re.compile(r"\d{1,20}|0x[0-9a-fA-F]{1,16}"),
-    "passwd": re.compile(r"(?:files|compat|systemd|sss|ldap|nis|winbind|db|altfiles)\b.*"),
+    "passwd": re.compile(r"(?:files|compat|systemd|sss|ldap|nis|winbind|db|altfiles|password)\b.*"),
     "pwd": re.compile(r"/.*"),
     "oldpwd": re.compile(r"/.*"),
     "signingkey": re.compile(r"(?:0x)?[0-9A-F]{8,40}|[~/].*|key::.*"),
@@ -156,6 +156,7 @@ BESIDE_SIGNS: Final = _rows(
     ("private-lines", r"(?s)(?<=Private-Lines: ).*"),
     (",p=", r"""(\bu=[^,\s]+,(?:\w=[^,\s]*,){0,9}p=)[^,\s]+"""),
     ("neo4j_auth", r"""(NEO4J_AUTH=\w+/)\S+"""),
+    ("ntlm|hash", r"""(?i)((?<![a-z])nt(?:lm)?(?:[ _-]?hash)?\s?[:=]\s?)[0-9a-f]{32}\b"""),
     ("sftp:", r"""(\bsftp:[\w.-]+:)[^\s@]+(@)"""),
     ("from-literal", r"""(--from-literal[= ][\w.-]+=)\S+"""),
     ("sonar.login", r"""(sonar\.login=)[^\s"']{20,}"""),
@@ -195,7 +196,7 @@ IN_CONTEXT: Final = _rows(
     ("login ", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
     ("pass |masterauth |pw |community |psk |passphrase |key ", _SPACED_LINE),
     ("password |password(", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
-    ("connect(|pdo(", r"""(?i)((?:connect|PDO)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+"""),
+    ("connect(|pdo(|mysqli(", r"""(?i)((?:connect|PDO|mysqli)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+"""),
     (
         "sha1 |sha256 |sha512 |md5 |aes128cmac ",
         r"""(?m)((?:^|(?<=[:'"] ))[^\S\n]*\d{1,5}[ \t]+[A-Za-z]\w+[ \t]+)[0-9A-Fa-f]{20,}(?=\s*$)""",
@@ -301,14 +302,17 @@ COMMANDS: Final = _rows(
 _WHOM: Final = r"(?:for|of|on|at|by)[ \t]++(?:the[ \t]++)?(?:user[ \t]++|host[ \t]++)?[\w.@-]++:?"
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time
-    r"(?=[pksrbtaculmdewPKSRBTACULMDEW])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
+    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|auth_?key|preshared-key|password-value"
-    r"|contrase\w{1,2}a|senha|passe|(?:backup|recovery|api|access|private|licen[cs]e|activation|unlock"
-    r"|encryption|signing|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin)"
-    r"[ _-](?:key|code|pin))"
+    r"|contrase\w{1,2}a|senha|passe|(?<=[a-z][ _-])(?:key|code))"
     r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now|changed|set"
     rf"|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
     r"([^\s\"'|;&<>]{5,}+))"
+)
+# A word before `key` or `code` that makes it secret.
+OF_KEYS = re.compile(
+    r"(?i)(?:backup|recovery|api|access|private|licen[cs]e|activation|unlock|encryption|signing"
+    r"|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin)[ _-]\Z"
 )
 # A word after "password is" that only describes it.
 SAID_TO_BE = re.compile(r"(?i)[ \t](?:is|was|to|lautet|ist|es|est)[ \t]++[\"']?\Z")
@@ -397,6 +401,10 @@ NAMED_PAIRS: Final = _rows(
         r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)(?!\\*["']\s?:)""",
     ),
     # <password>x</password>, <Password><Value>x</Value>
+    (
+        '"value"',
+        r"""([\w.-]{2,60})["']\s?[:=]\s?\{\s*["']value["']\s?[:=]\s?["']([^"']++)""",
+    ),
     (">", r"<([\w:.-]{1,80})(?:\s[^<>]*+)?>([^<]++)(?=</)"),
     ("<value>", r"<([\w:.-]{1,80})>\s*<[vV]alue>([^<]++)"),
 )

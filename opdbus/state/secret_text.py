@@ -28,6 +28,7 @@ _VARIABLE: Final = re.compile(
 # A part of a URL, or a word; %XX within %XX.
 _WORD: Final = re.compile(r"""[^\s"'<>&?]{6,}+""")
 _MAX_NESTED: Final = 3
+_KEYS: Final = frozenset({"key", "cod"})
 # A quote inside a command that a shell gets in single quotes.
 _NESTED_QUOTE: Final = """'"'"'"""
 _OPTIONS: Final = re.compile(r"(?:-\w+\s+)+")
@@ -275,8 +276,8 @@ def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
     The group `glued` matches a flag whose value is glued on.
     """
     named = [
-        re.escape(flag.rstrip(" _"))
-        + (r"\s++" if flag[-1] == " " else r"\s*+" if len(flag) == 2 or flag[-1] == ":" else r"(?:\s++|=)")
+        re.escape(flag.rstrip("~_"))
+        + (r"\s++" if flag[-1] == "~" else r"\s*+" if len(flag) == 2 or flag[-1] == ":" else r"(?:\s++|=)")
         for flag in flags
         if flag[-1] != "_"
     ]
@@ -373,6 +374,10 @@ def _hide_two_words(text: str) -> str:
     while match := search(patterns.TWO_WORDS, text, at):
         # a word that is not a password may be the name of one
         at = match.start(2)
+        if match[1][:3].lower() in _KEYS and not patterns.OF_KEYS.search(
+            text[max(0, match.start() - 14) : match.start()]
+        ):
+            continue
         is_said = patterns.SAID_TO_BE.search(match[1]) and patterns.is_made_up(match[2])
         if looks_like_password(match[2]) or is_said:
             parts += [text[done:at], REDACTED]
