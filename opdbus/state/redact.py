@@ -62,7 +62,7 @@ _SPACES: Final = dict.fromkeys(map(ord, "\t\n\v\f\r\b\x1b"), " ")
 _WIDE: Final = 8
 _UNPRINTABLE: Final = re.compile(r"[^ -~]+")
 # Private keys in DER, as PKCS #1, #8 and #12 and SEC 1 have them: a sequence with a version.
-_PRIVATE_DER: Final = re.compile(rb"0(?:.|\x81.|\x82..)\x02\x01[\x00\x01\x03][\x02\x04\x30]", re.DOTALL)
+_PRIVATE_DER: Final = re.compile(rb"(?s)0(?:.|\x81.|\x82..)\x02\x01[\x00\x01\x03][\x02\x04\x30]")
 
 
 def redact_text(text: str, *, normal: bool = False) -> str:

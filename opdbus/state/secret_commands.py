@@ -88,12 +88,12 @@ SHOWS_INPUT: Final = re.compile(
     r"|cut|xargs|logger|at|bc|mail|mailx|head|tail|tac|less|more|column|diff|tar|dd|md5sum|sha\w*sum"
     r"|base64|xxd|od|crontab|apt-key|wall|write|lpr)(?![\w.-])"
 )
-_PRINTED: Final = r"""(?:(?:-\w+\s+)*["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
-# What echo or printf print into a program, and where the text of that program begins and ends.
+_PRINTED: Final = r"""(?:(?:-\w+\s++){0,9}["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
+_ECHO: Final = r"(?<![\w.-])((?:echo|printf)\s++(?:-\w+\s++){0,9})"
+# Words that echo or printf print into a program; its text is looked at.
 PRINTED: Final = (
-    ("echo |printf ",
-     rf"(?<![\w.-])((?:echo|printf)\s+)({_PRINTED})(\s*\|&?\s*)(?=([^|;\n]{{1,300}}))"),
-)  # fmt: skip
+    ("echo |printf ", rf"{_ECHO}({_PRINTED})(\s{{0,9}}\|&?\s{{0,9}})(?=([^|;\n]{{1,300}}))"),
+)
 # A word or a command's output as the input of a program that stands before it.
 FED: Final = (
     ("<<<", rf"(<<<\s*+\$?)(?!\$)({VALUE})"),
@@ -101,10 +101,10 @@ FED: Final = (
 )
 # The name of a file that gets a secret: `echo x > /etc/app/token`.
 REDIRECTED: Final = (
-    ("echo |printf ",
-     r"""(?<![\w.-])((?:echo|printf)\s+(?:-\w+\s+)*)([^|<>\n;&]{1,200}?)(\s*>{1,2}\s*["']?)(?=([\w./~-]+))"""),
-    ("echo |printf ",
-     r"""(?<![\w.-])((?:echo|printf)\s+(?:-\w+\s+)*)([^|<>\n;&]{1,200}?)(\s*\|\s*(?:sudo\s+)?tee\s+(?:-a\s+)?)(?=([\w./~-]+))"""),
+    ("echo |printf ", (
+        rf"""{_ECHO}([^|<>\n;&]{{1,200}}?)(\s{{0,9}}(?:>{{1,2}}|\|\s?(?:sudo\s+)?tee(?:\s+-a)?\s)"""
+        r"""\s{0,9}["']?)(?=([\w./~-]+))"""
+    )),
 )  # fmt: skip
 # `-u bob:x`, `--creds bob:x`, `user=bob:x`, `stats auth bob:x`: option or word, name, password.
 CREDENTIALS: Final = (
@@ -122,13 +122,15 @@ GROUPS: Final = re.compile(
     r"|video|plugdev|input|kvm|tty|disk|mail|games|systemd-\S+|all|any|none|latest|\d[\d.:/-]*\w{0,3})"
 )
 PASSWORD_AFTER_PERCENT: Final = (
-    ("%",
-     r"""(?<![\w./-])((?:-[UAa]\s*|--(?:user|username|authentication)[=\s]\s?|(?:user|username)=)["'\\]{0,4}"""
-     r"""(?:[\w.-]+[/\\]{1,2})?[\w.@$-]{1,64}%)(?!40\w)[^\s"',;|&]{2,}+"""),
-    ("%", r"""(//[\w.-]+/\S+\s+[\w.-]+%)[^\s"',;|&]{2,}+"""),
+    ("%", (
+        r"""(?<![\w./-])((?:-[UAa]\s*+|--(?:user|username|authentication)[=\s]\s?|(?:user|username)=)"""
+        r"""["'\\]{0,9}(?:[\w.-]{1,64}[/\\]{1,2})?[\w.@$-]{1,64}%)(?!40\w)[^\s"',;|&]{2,}+"""
+    )),
+    ("%", r"""(//[\w.-]{1,64}/\S{1,99}\s+[\w.-]{1,64}%)[^\s"',;|&]{2,}+"""),
 )  # fmt: skip
 
 ARGUMENT: Final = rf"""(?:"[^"]*+"|{VALUE})"""
+_BLANKS: Final = r"\s+"
 _OPTIONS: Final = r"(?:\s+-\S++)*+"
 _MORE: Final = r"[^\n;|&]{0,200}?\s"
 # Secrets at a fixed place behind words; a star stands for any word.
@@ -141,14 +143,16 @@ reset-admin-password; rabbitmqctl authenticate_user *; drush user:password *; dr
 -createCredential * *; composer config http-basic.* *; poetry config http-basic.* *
 poetry config pypi-token.*; radtest *; radtest * * * *; radclient * auth; radclient * acct
 set_password *; incominguser *; outgoinguser *; IncomingUser *; OutgoingUser *; com2sec * *
-com2sec6 * *; authCommunity *; trapsink *; trap2sink *; informsink *; trapcommunity; r.community6
+com2sec6 * *; authCommunity *; trapsink *; trap2sink *; informsink *; trapcommunity; rocommunity6
+rwcommunity6; virsh secret-set-value *; ykman otp chalresp * *
 MONITOR * * *; BasicAuth *; SQLConnectInfo * *; LDAPBindDN *; insecure-password; HidServAuth *
 GenieKey; login = cleartext; NickServ IDENTIFY; quote PASS; sentinel auth-pass *; wireless-key
 set_network * psk; set_network * password; set_network * sae_password; socks5 * * *; socks4 * * *
 doveadm auth test *; doveadm auth login *; db2 connect to * user * using; wep_key0
 --setlockingrange * *; --initialsetup; iwconfig * key; message-digest-key * md5; sshpw *
 authentication-key; IPSec secret; Xauth password; enable password; enable secret; enable secret *
-neighbor * password; tacacs-server key; tacacs-server host * key; radius-server key; radius-server host * key; key-string
+neighbor * password; tacacs-server key; tacacs-server host * key; radius-server key
+radius-server host * key; key-string
 crypto isakmp key; snmp-server community; username * password *; username * secret *
 username * password; username * secret; username * privilege * secret; username * privilege * secret *
 """
@@ -156,10 +160,14 @@ username * password; username * secret; username * privilege * secret; username 
 ARGUMENTS: Final = (
     ("identified ", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
      r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
-    ("htpasswd ",
-     r"htpasswd(?=(?:\s+-(?!\w*n)\S++)*?\s+-\w*b)(?:\s+-C\s+\d+|\s+-(?!\w*n)\S++)*+\s+[^\s-]\S*+\s+\S+",
-     r"htpasswd(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*n)(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*b)"
-     r"(?:\s+-\S++|\s+\d+)*+\s+\S+"),
+    # with -n there is no file
+    ("htpasswd ", *(
+        rf"htpasswd(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*b){without}(?:\s+-\S++|\s+\d+)*+\s+{names}"
+        for without, names in (
+            (r"(?!(?:\s+-\S++|\s+\d+)*?\s+-\w*n)", r"\S+\s+\S+"),
+            (r"(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*n)", r"\S+"),
+        )
+    )),
     ("mosquitto_passwd ", rf"mosquitto_passwd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
     ("mysqladmin ", rf"mysqladmin{_MORE}password"),
     ("ipmitool ", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
@@ -182,7 +190,8 @@ ARGUMENTS: Final = (
     ("createuser ", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
      r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
     ("key 7 ", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
-    (" nt |nt hash |ntlm |ntlm hash ", r"(?i:nt(?:lm)?(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
+    (" nt |nt hash |ntlm |ntlm hash ",
+     r"(?i:nt(?:lm)?(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
     ("wpa-psk ", r"(?<!mgmt )wpa-psk"),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
     ("-secret |-auth ", r"java\s[^\n|;]{0,300}?\s-secret", r"-auth\s+\w[\w.-]*:"),
@@ -198,8 +207,7 @@ ARGUMENTS: Final = (
     ("vault kv |vault write ", r"vault\s+(?:kv\s+)?(?:put|patch|write)\s+(?:-\S+\s+)*\S+\s+\w+="),
     ("consul kv ", r"consul\s+kv\s+put\s+(?:-\S+\s+)*\S*(?:pass|secret|token|key|cred)\S*"),
     *(
-        (f"{words.partition(' ')[0].lower()} ", rf"(?i:{words.replace('*', star)})".replace(" ", r"\s+"))
-        for star in (r"\S+",)
-        for words in _BEHIND.strip().replace("\n", "; ").split("; ")
+        (words.partition(" ")[0].lower() + " ", rf"(?i:{words.replace(' ', _BLANKS)})")
+        for words in _BEHIND.strip().replace("*", r"\S+").replace("\n", "; ").split("; ")
     ),
 )  # fmt: skip

@@ -30,7 +30,8 @@ _PAIRS: Final = frozenset(
     "d ordine,clave secreta,clave privada,chave secreta,chave privada,chiave segreta,"
     "chiave privata,cle secrete,cle privee,geheimer schlussel,privater schlussel,"
     "geheimer schluessel,privater schluessel,auth salt,nonce salt,"
-    "backup key,rescue key,newrelic license,wlan key,wlan schlussel,wlan schluessel,app key,admin key,unlock pin,unlock code".split(",")
+    "backup key,rescue key,newrelic license,wlan key,wlan schlussel,wlan schluessel,"
+    "app key,admin key,unlock pin,unlock code".split(",")
 )
 _ENDINGS: Final = (
     *("password", "passwd", "passphrase", "passwort", "secret", "apikey", "kennwort", "wachtwoord"),
@@ -50,7 +51,7 @@ _ONE_WORD: Final = re.compile(
     r"(?!(?:max|min|num|n|pad|eos|bos|unk|cls|sep|mask|stop|next|page|sub|tot|total)token)"
     r"\w{2,40}(?:token|pwd?)"
 )
-# `pass` followed by other words is a verb, as in `nf_pass_vlan_input_dev`, unless they say whose it is.
+# `pass` before other words is a verb, as in `nf_pass_vlan_input_dev`, unless they say whose it is.
 _WHOSE: Final = frozenset(
     "prod production dev test staging live root admin user db main new old hash encrypted".split()
 )

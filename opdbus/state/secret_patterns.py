@@ -14,7 +14,8 @@ HARMLESS = re.compile(
     r"|(?:file:(?://)?)?/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix"
     r"|lib|lib64|bin|sbin|snap|data|config|secrets|certs)(?:/[\w.@%+~-]+)*/?"
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
-    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|=\s?v?\d+(?:\.[\w*+!-]+){1,4}|\*{3,}|[!*]{1,2}"
+    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}|[\[{(]"
+    r"|=\s?v?\d+(?:\.[\w*+!-]+){1,4}"
     r"|(?:hash|lmdb|btree|cdb|texthash|pcre|regexp|proxy|env|exec|stdin|fd):[\w/.-]*|['\"]{2})\Z"
 )
 # Values that are harmless under one name only: the pass number of fsck, the cookie of a flow, the
@@ -150,7 +151,13 @@ BESIDE_SIGNS: Final = _rows(
             r"""(?!(?:GPIO|gpio|P[A-K]|IO|BCM)\d)(?=[A-Za-z]{0,9}\d)[A-Za-z\d]{4,16}+(?![\w./:%-])"""
         ),
     ),
-    ("list:", r"""(\bchpasswd:\s*\{?\s?list:\s?\|?-?\s*["']?(?:[\w.-]++:\[\S++\s+){0,20}[\w.-]++:)(?!\[red)[^\s"'}]++"""),
+    (
+        "list:",
+        (
+            r"""(\bchpasswd:\s*+\{?\s?list:\s?\|?-?\s*+["']?(?:[\w.-]++:\[\S++\s+){0,20}[\w.-]++:)"""
+            r"""(?!\[red)[^\s"'}]++"""
+        ),
+    ),
     ("]:", r"""((?:^|(?<=[\s"'=]))\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
     ("16:", r"""(?<!\w)(16:)[0-9A-F]{58}(?!\w)"""),
     ("private-lines", r"(?s)(?<=Private-Lines: ).*"),
@@ -177,7 +184,13 @@ BESIDE_SIGNS: Final = _rows(
     ("_servers", r"""((?:mysql|pgsql)_servers\s*=\s*(?:[^/\s]+/){3})[^\s:]++"""),
     ("=>", r"""(?m)(^\s*\d{2,6}\s*=>\s*)\d{3,10}(?=,)"""),
     ("ascii:|hex:", r"""(?<!\S)(\d{1,5}\s+\w+\s+(?:HEX|ASCII):)\S++"""),
-    ("key", r"""(?i)((?:^|(?<=[\s{,"'\[(]))(?!\S{0,40}(?:pub|cache|finger|sort|group|route|gpg|apt|host))[\w.-]{0,40}?key["']?\s?(?:=>|[:=])\s?["']?)(?:[0-9a-f]{32}){1,4}(?![\w:-])"""),
+    (
+        "key",
+        (
+            r"""(?i)((?:^|(?<=[\s{,"'\[(]))(?!\S{0,40}(?:pub|cache|finger|sort|group|route|gpg|apt"""
+            r"""|host))[\w.-]{0,40}?key["']?\s?(?:=>|[:=])\s?["']?)(?:[0-9a-f]{32}){1,4}(?![\w:-])"""
+        ),
+    ),
     ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
 )
 # The same for matches without one of SIGNS: only their marks are searched for.
@@ -188,20 +201,23 @@ IN_CONTEXT: Final = _rows(
         "pin |code ",
         (
             r"(?i)((?<![\w-])(?:(?:sim|user|so|unlock|admin|card|door|alarm|voicemail|pairing|screen"
-            r"|the|my|your)[ \t_-]{1,2}pin|pin[ \t_-]?code|pin[ \t]is|(?:unlock|door|alarm|access|entry"
-            r"|recovery|backup|gate|safe|voicemail|pairing)[ \t]code)(?:[ \t]++(?:is|code))?"
+            r"|the|my|your)[ \t_-]{1,2}pin|pin[ \t_-]?code|pin[ \t]is|(?:unlock|door|alarm|access"
+            r"|entry|recovery|backup|gate|safe|voicemail|pairing)[ \t]code)(?:[ \t]++(?:is|code))?"
             r"[ \t]++[\"']?)\d{4,12}(?![\w.:/%-])"
         ),
     ),
     ("login ", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
     ("pass |masterauth |pw |community |psk |passphrase |key ", _SPACED_LINE),
     ("password |password(", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
-    ("connect(|pdo(|mysqli(", r"""(?i)((?:connect|PDO|mysqli)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+"""),
+    (
+        "connect(|pdo(|mysqli(",
+        r"""(?i)((?:connect|pdo|mysqli)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+""",
+    ),
     (
         "sha1 |sha256 |sha512 |md5 |aes128cmac ",
-        r"""(?m)((?:^|(?<=[:'"] ))[^\S\n]*\d{1,5}[ \t]+[A-Za-z]\w+[ \t]+)[0-9A-Fa-f]{20,}(?=\s*$)""",
+        r"""(?m)((?:^|(?<=[:'"] ))[ \t]{0,9}\d{1,5}[ \t]+[A-Za-z]\w+[ \t]+)[0-9A-Fa-f]{20,}[ \t]*+$""",
     ),
-    ("\" ", r"""(?m)(^\s*\S+\s+[\w.*-]+\s+")[^"\n]+("\s+\d[\d./]*$)"""),
+    ('" ', r"""(?m)(^\s*\S+\s+[\w.*-]+\s+")[^"\n]+("\s+\d[\d./]*$)"""),
     ("auth(", r"""(\bauth\(\s*["'][^"']*["'],\s*["'])[^"']*+"""),
     ("key]", r"""(\[\w*Key\]\s+Key=)[0-9A-Fa-f]{32}"""),
     (
@@ -244,7 +260,7 @@ IN_FIELDS: Final = (
     ),
     (5, re.compile(r"(\w:\d+:)[0-9A-Fa-fX]{32}:[0-9A-Fa-f]{32}(:)")),
     (5, re.compile(r"(\w::[\w.]*:[0-9a-fA-F]{16}:)[0-9a-fA-F]{32}:[0-9a-fA-F]++")),
-    (2, re.compile(r"(?m)(^[\w-]+(?:\.[\w-]+)+:[A-Za-z][\w.@-]*:)(?=\S*\d)(?=\S*[A-Za-z])[^\s:]{6,}$")),
+    (2, re.compile(r"(?m)(^[\w-]++\.[\w.-]++:[A-Za-z][\w.@-]*+:)(?=\D*\d)[^\s:]{6,}+$")),
     # input of newusers(8); pairs of hashes; identities of stunnel's keys
     (4, re.compile(r"(?m)(^[a-z_][\w-]{0,31}:)(?![x*!]{0,2}:)[^:\s]{3,}+(?=:\d+:\d+:)")),
     (1, re.compile(r"(?<![\w:-])[0-9a-fA-F]{32}:[0-9a-fA-F]{32}(?![\w:-])")),
@@ -264,7 +280,7 @@ IN_FIELDS: Final = (
             r"(?=[^\s:/]*[!#$%^&*?])[^\s:/()]{6,40}+$"
         ),
     ),
-    (1, re.compile(r"(?m)(^[\w-]+(?:\.[\w-]+)+[^\S\n]+[A-Za-z][\w.@+-]*+:)(?!//|\d+$)[^\s:]{4,}+$")),
+    (1, re.compile(r"(?m)(^[\w-]++\.[\w.-]++[ \t]++[A-Za-z][\w.@+-]*+:)(?!//|\d+$)[^\s:]{4,}+$")),
     (2, re.compile(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
     (
         1,
@@ -283,10 +299,12 @@ REDIRECTED: Final = _rows(*commands.REDIRECTED)
 FED: Final = _rows(*commands.FED)
 CREDENTIALS: Final = _rows(*commands.CREDENTIALS)
 AFTER_PERCENT: Final = _rows(*commands.PASSWORD_AFTER_PERCENT)
-_GAP: Final = r"[^\S\n]+"
+# Blanks before an argument, unless it is glued on.
+_BLANKS: Final = r"[^\S\n]+"
+_GAP: Final = dict.fromkeys(":=,", "")
 ARGUMENTS: Final = _rows(
     *(
-        (marks, rf"(?<![\w.-])({pattern}{'' if pattern[-1] in ':=,' else _GAP})({commands.ARGUMENT})")
+        (marks, rf"(?<![\w.-])({pattern}{_GAP.get(pattern[-1], _BLANKS)})({commands.ARGUMENT})")
         for marks, *patterns in commands.ARGUMENTS
         for pattern in patterns
     )
@@ -305,8 +323,8 @@ TWO_WORDS = re.compile(
     r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|auth_?key|preshared-key|password-value"
     r"|contrase\w{1,2}a|senha|passe|(?<=[a-z][ _-])(?:key|code))"
-    r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now|changed|set"
-    rf"|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
+    r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now|changed"
+    rf"|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
     r"([^\s\"'|;&<>]{5,}+))"
 )
 # A word before `key` or `code` that makes it secret.
@@ -326,7 +344,8 @@ _DESCRIBING = re.compile(
 
 def is_made_up(word: str) -> bool:
     """Return whether a word of small letters is none that describes a password."""
-    return len(word) > _SHORT and word.isascii() and word.isalpha() and not _DESCRIBING.fullmatch(word)
+    is_word = len(word) > _SHORT and word.isascii() and word.isalpha()
+    return is_word and not _DESCRIBING.fullmatch(word)
 
 
 _SHORT: Final = 6
@@ -339,8 +358,8 @@ SPACED = re.compile(
 SETTING: Final = ("", "SetEnv", "export", "set", "setenv", "env")
 WRITTEN_TOGETHER = re.compile(r"[a-z][A-Z]|[_.]")
 PROSE = re.compile(
-    r"(?i)(?:is|was|are|has|not|for|from|to|of|in|on|and|or|as|at|by|with|must|should|will|can|missing"
-    r"|unset|invalid|wrong|incorrect|\w+ed|found|set|failed|denied|mismatch|file|path|type|size|here)"
+    r"(?i)(?:is|was|are|has|not|for|from|to|of|in|on|and|or|as|at|by|with|must|should|will|can"
+    r"|missing|unset|invalid|wrong|incorrect|\w+ed|found|set|failed|denied|mismatch|file|path|type|size|here)"
     r"\W*|[({\[=].*"
 )
 # Sentences that give a password away.
@@ -362,9 +381,12 @@ SAID: Final = _rows(
     ("key = ", r"""((?<![\w.-])key\s?=\s?")([^"\s+.:/_-]{8,})(?=")"""),
     ("password ", r"(?m)(^[ \t]*password[ \t]+[\w-]+[ \t]+)(\S{6,})(?=[ \t]*$)"),
     # a line of redis' protocol, of ftp's input; the users of pgbouncer
-    ("user ", r"(?im)((?:^|(?<=['\"(]))[ \t]*user[ \t]+[\w.@-]+[ \t]+)([^\s\"'\\]{5,}+)(?=[\\\n'\"]|$)"),
+    (
+        "user ",
+        r"""(?im)((?:^|(?<=['"(]))[ \t]*user[ \t]+[\w.@-]+[ \t]+)([^\s"'\\]{5,}+)(?=[\\'"]|$)""",
+    ),
     ("auth ", r"((?:^|(?<=[\s\"']))AUTH[ \t]+)([^\s\"'\\]{5,}+)"),
-    ("\" \"", r"(?m)(^[^\S\n]*\"[\w.@-]+\"[^\S\n]+\")([^\"\n]{5,})(?=\"$)"),
+    ('" "', r"(?m)(^[^\S\n]*\"[\w.@-]+\"[^\S\n]+\")([^\"\n]{5,})(?=\"$)"),
 )
 SENTENCES: Final = _rows(
     # Exim's client passwords: server, user and password

@@ -28,6 +28,8 @@ _VARIABLE: Final = re.compile(
 # A part of a URL, or a word; %XX within %XX.
 _WORD: Final = re.compile(r"""[^\s"'<>&?]{6,}+""")
 _MAX_NESTED: Final = 3
+# The length of an option whose value may be glued on: `-p`.
+_GLUED_ON: Final = 2
 _KEYS: Final = frozenset({"key", "cod"})
 # A quote inside a command that a shell gets in single quotes.
 _NESTED_QUOTE: Final = """'"'"'"""
@@ -87,13 +89,12 @@ def _hide_by_context(
     text = _hide_rows(patterns.COMMANDS, text, lower, _hide_arguments)
     if " -" in lower:
         text = sub(commands.USER_AND_PASSWORD, _hide_after_user, text)
-    if marks:
-        text = _hide_rows(patterns.PRINTED, text, lower, _hide_printed)
-        text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
-        text = _hide_rows(patterns.FED, text, lower, _hide_fed)
+    text = _hide_rows(patterns.PRINTED, text, lower, _hide_printed)
+    text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
+    text = _hide_rows(patterns.FED, text, lower, _hide_fed)
+    if "%" in marks:
         text = _hide_rows(patterns.AFTER_PERCENT, text, lower, _keep_groups)
-        if "%" in marks:
-            text = sub(_WORD, lambda match: _hide_encoded(match[0], redact), text)
+        text = sub(_WORD, lambda match: _hide_encoded(match[0], redact), text)
     text = _hide_named(text)
     if has_sign:
         text = _hide_rows(patterns.CREDENTIALS, text, lower, _hide_credential)
@@ -262,9 +263,7 @@ def _hide_arguments(match: re.Match[str]) -> str:
 def _hide_value(match: re.Match[str]) -> str:
     flag, value = match[1], match["value"]
     is_apart = match["glued"] and flag[-1].isspace()
-    if not is_secret_value("", value.strip("'\"")) or (
-        is_apart and not looks_like_password(value)
-    ):
+    if not is_secret_value("", value.strip("'\"")) or (is_apart and not looks_like_password(value)):
         return match[0]
     return flag + REDACTED
 
@@ -276,8 +275,8 @@ def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
     The group `glued` matches a flag whose value is glued on.
     """
     named = [
-        re.escape(flag.rstrip("~_"))
-        + (r"\s++" if flag[-1] == "~" else r"\s*+" if len(flag) == 2 or flag[-1] == ":" else r"(?:\s++|=)")
+        re.escape(flag.rstrip("~"))
+        + (r"\s*+" if len(flag) == _GLUED_ON or flag[-1] == ":" else r"(?:\s++|=)")
         for flag in flags
         if flag[-1] != "_"
     ]
@@ -356,7 +355,8 @@ def _hide_credential(match: re.Match[str]) -> str:
     elif option in {"-u", "--user"}:
         is_login = not _find_program(match, commands.TAKES_GROUP)
     else:
-        is_login = option[-1] != ":" or before[-len(name) - 2] in "\"'" or looks_like_password(value)
+        is_quoted = before[-len(name) - 2] in "\"'"
+        is_login = option[-1] != ":" or is_quoted or looks_like_password(value)
     return before + REDACTED if is_login else match[0]
 
 
