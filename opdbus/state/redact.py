@@ -60,6 +60,7 @@ _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
 # Control characters that text has; the fewest bytes that are taken for UTF-16.
 _SPACES: Final = dict.fromkeys(map(ord, "\t\n\v\f\r\b\x1b"), " ")
 _WIDE: Final = 8
+_LEAST_TEXT: Final = 4
 _UNPRINTABLE: Final = re.compile(r"[^ -~]+")
 # Private keys in DER, as PKCS #1, #8 and #12 and SEC 1 have them: a sequence with a version.
 _PRIVATE_DER: Final = re.compile(rb"(?s)0(?:.|\x81.|\x82..)\x02\x01[\x00\x01\x03][\x02\x04\x30]")
@@ -118,7 +119,7 @@ def decode_bytes(data: bytes) -> str:
     if text is not None:
         return text
     # text inside of data, also as UTF-16
-    readings = (data.replace(b"\0", b""), data)
+    readings = (data[::2], data[1::2], data)
     if _PRIVATE_DER.match(data) or any(
         redact_text(reading) != reading
         for reading in (_UNPRINTABLE.sub("\n", part.decode("latin-1")) for part in readings)
@@ -137,7 +138,9 @@ def _decode(data: bytes) -> str | None:
         text = data.decode(encoding).removeprefix("\ufeff").rstrip("\0").replace("\0", "\n")
     except UnicodeDecodeError:
         return None
-    return text if text.translate(_SPACES).isprintable() else None
+    # two letters and a NUL may be the beginning of a hardware address
+    is_text = len(text) >= _LEAST_TEXT or b"\0" not in data
+    return text if is_text and text.translate(_SPACES).isprintable() else None
 
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:

@@ -410,7 +410,7 @@ IN_TWO_WORDS: Final = (
 NO_PASSWORD = re.compile(
     r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
     r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
-    r"|[./~]\S*+|[^\s:]++://\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
+    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
 )
 # Suffixes of names of files and units.
 NAME_ENDS: Final = tuple(
