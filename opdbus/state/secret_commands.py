@@ -150,11 +150,11 @@ GenieKey; login = cleartext; NickServ IDENTIFY; quote PASS; sentinel auth-pass *
 set_network * psk; set_network * password; set_network * sae_password; socks5 * * *; socks4 * * *
 doveadm auth test *; doveadm auth login *; db2 connect to * user * using; wep_key0
 --setlockingrange * *; --initialsetup; iwconfig * key; message-digest-key * md5; sshpw *
-authentication-key; IPSec secret; Xauth password; enable password; enable secret; enable secret *
-neighbor * password; tacacs-server key; tacacs-server host * key; radius-server key
+authentication-key; IPSec secret; Xauth password; enable password; enable secret
+enable secret [0589]; neighbor * password; tacacs-server key; tacacs-server host * key; radius-server key
 radius-server host * key; key-string
-crypto isakmp key; snmp-server community; username * password *; username * secret *
-username * password; username * secret; username * privilege * secret; username * privilege * secret *
+crypto isakmp key; snmp-server community; username * password [057]; username * secret [0589]
+username * password; username * secret; username * privilege * secret( [0589])?
 """
 # The same with patterns: their marks, and what stands before the secret.
 ARGUMENTS: Final = (
@@ -195,7 +195,7 @@ ARGUMENTS: Final = (
     ("wpa-psk ", r"(?<!mgmt )wpa-psk"),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
     ("-secret |-auth ", r"java\s[^\n|;]{0,300}?\s-secret", r"-auth\s+\w[\w.-]*:"),
-    ("lftp |open ", rf"""(?:lftp|open)\s(?:[^\n|]{{0,200}}?\s)?-u\s*["']?[\w.@-]{{1,64}},"""),
+    ("lftp |open ", r"""(?:lftp|open)\s(?:[^\n|]{0,200}?\s)?-u\s*["']?[\w.@-]{1,64},"""),
     ("curl ", r"curl\s[^\n|]{0,300}?(?:-E|--cert|--proxy-cert)[\s=]*(?!pkcs11)[\w./~-]+:"),
     ("zip ", rf"zip{_MORE}-\w{{1,5}}P"),
     ("secret,", r"secret,[\w=,.-]{0,60}?data="),

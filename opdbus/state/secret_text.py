@@ -86,16 +86,9 @@ def _hide_by_context(
             if colons >= fewest:
                 text = sub(pattern, _keep_groups, text)
     # first of all commands: the text before a program's name may be part of another value
-    text = _hide_rows(patterns.COMMANDS, text, lower, _hide_arguments)
-    if " -" in lower:
-        text = sub(commands.USER_AND_PASSWORD, _hide_after_user, text)
-    text = _hide_rows(patterns.PRINTED, text, lower, _hide_printed)
-    text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
-    text = _hide_rows(patterns.FED, text, lower, _hide_fed)
+    text = _hide_named(_hide_in_commands(text, lower))
     if "%" in marks:
-        text = _hide_rows(patterns.AFTER_PERCENT, text, lower, _keep_groups)
         text = sub(_WORD, lambda match: _hide_encoded(match[0], redact), text)
-    text = _hide_named(text)
     if has_sign:
         text = _hide_rows(patterns.CREDENTIALS, text, lower, _hide_credential)
     if marks:
@@ -110,6 +103,17 @@ def _hide_by_context(
         text = _hide_rows(patterns.SENTENCES, text, lower, _hide_second)
         text = _hide_rows(patterns.SHAPES_BESIDE_SIGNS, text, lower, _keep_groups)
     return text
+
+
+def _hide_in_commands(text: str, lower: str) -> str:
+    """Replace values of options, and what is fed to programs that read a secret."""
+    text = _hide_rows(patterns.COMMANDS, text, lower, _hide_arguments)
+    if " -" in lower:
+        text = sub(commands.USER_AND_PASSWORD, _hide_after_user, text)
+    text = _hide_rows(patterns.PRINTED, text, lower, _hide_printed)
+    text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
+    text = _hide_rows(patterns.FED, text, lower, _hide_fed)
+    return _hide_rows(patterns.AFTER_PERCENT, text, lower, _keep_groups)
 
 
 @lru_cache(maxsize=1024)
@@ -309,7 +313,7 @@ def _hide_printed(match: re.Match[str]) -> str:
 
 
 def _hide_fed(match: re.Match[str]) -> str:
-    before = match.string[max(0, match.start() - 300) : match.start()]
+    before = match.string[max(0, match.start() - 120) : match.start()]
     return _hide_input(match[2], _COMMAND_END.split(before)[-1], match)
 
 
