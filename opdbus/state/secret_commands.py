@@ -88,7 +88,7 @@ SHOWS_INPUT: Final = re.compile(
     r"|cut|xargs|logger|at|bc|mail|mailx|head|tail|tac|less|more|column|diff|tar|dd|md5sum|sha\w*sum"
     r"|base64|xxd|od|crontab|apt-key|wall|write|lpr)(?![\w.-])"
 )
-_PRINTED: Final = r"""(?:(?:-\w+\s++){0,9}["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
+_PRINTED: Final = r"""(?:["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
 _ECHO: Final = r"(?<![\w.-])((?:echo|printf)\s++(?:-\w+\s++){0,9})"
 # Words that echo or printf print into a program; its text is looked at.
 PRINTED: Final = (
@@ -151,7 +151,8 @@ set_network * psk; set_network * password; set_network * sae_password; socks5 * 
 doveadm auth test *; doveadm auth login *; db2 connect to * user * using; wep_key0
 --setlockingrange * *; --initialsetup; iwconfig * key; message-digest-key * md5; sshpw *
 authentication-key; IPSec secret; Xauth password; enable password; enable secret
-enable secret [0589]; neighbor * password; tacacs-server key; tacacs-server host * key; radius-server key
+enable secret [0589]; neighbor * password
+tacacs-server key; tacacs-server host * key; radius-server key
 radius-server host * key; key-string
 crypto isakmp key; snmp-server community; username * password [057]; username * secret [0589]
 username * password; username * secret; username * privilege * secret( [0589])?
