@@ -297,6 +297,8 @@ NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
 PRINTED: Final = _rows(*commands.PRINTED)
 REDIRECTED: Final = _rows(*commands.REDIRECTED)
 FED: Final = _rows(*commands.FED)
+# One of these is in a text that a command line feeds to a program, or that has user%password.
+FEEDS: Final = ("echo ", "printf ", "<<<", "<(", "%")
 CREDENTIALS: Final = _rows(*commands.CREDENTIALS)
 AFTER_PERCENT: Final = _rows(*commands.PASSWORD_AFTER_PERCENT)
 # Blanks before an argument, unless it is glued on.

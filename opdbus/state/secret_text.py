@@ -110,6 +110,8 @@ def _hide_in_commands(text: str, lower: str) -> str:
     text = _hide_rows(patterns.COMMANDS, text, lower, _hide_arguments)
     if " -" in lower:
         text = sub(commands.USER_AND_PASSWORD, _hide_after_user, text)
+    if not _has(lower, patterns.FEEDS):
+        return text
     text = _hide_rows(patterns.PRINTED, text, lower, _hide_printed)
     text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
     text = _hide_rows(patterns.FED, text, lower, _hide_fed)
