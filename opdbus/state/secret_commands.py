@@ -33,7 +33,7 @@ snmpbulkwalk snmptable snmptrap | -C~ check_snmp check_ifstatus check_ifoperstat
 password,wifi-sec.psk,802-11-wireless-security.psk,802-1x.password nmcli | -pw plink pscp psftp
 putty nodetool gsec kadmin kadmin.local addprinc cpw change_password | -pas gbak gfix | -ap swaks
 sipp | -xp sendEmail sendemail | -K~ swift openssl | -k~ openssl cscli | -hmac,-psk openssl |
--setcookie erl iex elixir | -t~ influx codecov | -T zerotier-cli | -y~ nsupdate dig delv kdig |
+-setcookie erl iex elixir | -t~ influx codecov gotify doctl | -r~ SUSEConnect | -u_ dislocker | -T zerotier-cli | -y~ nsupdate dig delv kdig |
 --pin pkcs11-tool softhsm2-util ykman p11tool | --so-pin pkcs11-tool softhsm2-util p11tool |
 --security-set-pass,--security-unlock hdparm | --ticket icinga2 | --license newrelic-install
 newrelic | --auth netlify | --certificate-key kubeadm | -encrypt consul serf nomad |
@@ -54,13 +54,16 @@ USER_AND_PASSWORD: Final = re.compile(
     r"""(?:-p|-P|-w|-pw|-pas|-pass)\s+)(?![-/~.$<`]|\d[\d:.,/-]*+(?:\s|$))"""
     rf"""({VALUE})"""
 )
+# The same without a user; the value must look like a password.
+LONE_PASSWORD: Final = re.compile(rf"""(?<=\s)((?:-[pPkKw]|-pw|-pass)\s+)({VALUE})(?=\s|\Z)""")
 # Programs whose -p, -P or -w is no password, and such as run another program.
 NOT_ASKING: Final = re.compile(
     r"(?:journalctl|systemctl|systemd-run|machinectl|loginctl|busctl|runuser|su|ssh|scp"
     r"|docker|podman|nerdctl|crictl|kubectl|oc|lxc|nsenter|chroot|setpriv|start-stop-daemon"
     r"|psql|pg_\w+|pgbench|postgres|createdb|dropdb|createuser|dropuser|vacuumdb|reindexdb|clusterdb"
     r"|wget|ps|lsof|htop|strace|pgrep|pkill|mkdir|cp|mv|rsync|tar|grep|git|su-exec|gosu|crontab|nmap"
-    r"|nc|gcc|lastlog|screen|tmux|usermod|chown)\Z"
+    r"|nc|gcc|lastlog|screen|tmux|usermod|chown|ip6?tables|nft|cargo|make|curl|apt\S*|dnf|zypper|ls"
+    r"|python[\d.]*|gunicorn|uvicorn|iw\w*)\Z"
 )
 # Programs that run the one behind their options as another user.
 RUNNER: Final = re.compile(r"(?:sudo|doas|setuidgid|chpst|watch|xargs|env|install|find|mount)\Z")
@@ -108,9 +111,9 @@ REDIRECTED: Final = (
 )  # fmt: skip
 # `-u bob:x`, `--creds bob:x`, `user=bob:x`, `stats auth bob:x`: option or word, name, password.
 CREDENTIALS: Final = (
-    ("user|auth|cred|login|u |n |a |-u|allow |digest |pass", (
+    (" -|user|auth|cred|login|allow |digest |pass", (
         r"""(?i)(?<![\w./@-])((?:-[a-zA-Z]{0,6}[una]\s++|-u(?=\w)|--?(?:[a-z]+-){0,3}(?:user(?:name|pwd|pass)?|auth"""
-        r"""|creds?|credentials?|login)(?:\s++|=)|(?:[\w-]+[._-])?(?:user(?:name|pass|pwd)?|auth|login"""
+        r"""|creds?|credentials?|login)(?:\s++|=)|(?:[\w-]+[._-])?(?:user(?:s|name|pass|pwd)?|auth|login"""
         r"""|creds?|credentials?|userpass)["']?(?:\s?=\s?|:\s)|(?:(?:stats\s+)?auth|allow|digest|credentials"""
         r"""|basicauth)\s+)["'\\]{0,9}([\w.@+\\-]{1,64}):)(?!//)("""
         r"""(?<=['"]\w:)[^"'\\]{3,}+|[^\s"'\\;|&,]{2,}+)"""
@@ -137,7 +140,7 @@ _MORE: Final = r"[^\n;|&]{0,200}?\s"
 _BEHIND: Final = """
 ejabberdctl register * *; ejabberdctl change_password * *; prosodyctl register * *; kamctl add *
 kamctl passwd *; samba-tool user create *; samba-tool user add *; samba-tool user setpassword *
-rclone obscure; snyk auth; cargo login; vault operator unseal; ngrok authtoken; add-authtoken
+authorize-account *; activate-refresh-token *; pro attach; rclone obscure; snyk auth; cargo login; vault operator unseal; ngrok authtoken; add-authtoken
 mc alias set * * *; mc admin user add * *; kubeadm token create; set-initial-password
 reset-admin-password; rabbitmqctl authenticate_user *; drush user:password *; drush upwd *
 -createCredential * *; composer config http-basic.* *; poetry config http-basic.* *
@@ -185,6 +188,7 @@ ARGUMENTS: Final = (
     ("wpa_passphrase ", r"""wpa_passphrase\s+(?:"[^"]*"|'[^']*'|[^\s=]+)"""),
     ("key |keys ", rf"iw\s{_MORE}keys?"),
     ("qpdf ", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
+    ("ogin:", r"ogin:\s+\S+\s+\S*word:(?=\s)"),
     (" login ", r"[A-Za-z]{0,4}\d{1,6}\s+LOGIN\s+\S+"),
     ("addent ", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
     ("rclone config ", rf"rclone\s+config{_MORE}pass(?:word)?"),
@@ -196,10 +200,10 @@ ARGUMENTS: Final = (
     ("wpa-psk ", r"(?<!mgmt )wpa-psk"),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
     ("-secret |-auth ", r"java\s[^\n|;]{0,300}?\s-secret", r"-auth\s+\w[\w.-]*:"),
-    ("lftp |open ", r"""(?:lftp|open)\s(?:[^\n|]{0,200}?\s)?-u\s*["']?[\w.@-]{1,64},"""),
+    ("lftp |open -u", r"""(?:lftp|open)\s(?:[^\n|]{0,200}?\s)?-u\s*["']?[\w.@-]{1,64},"""),
     ("curl ", r"curl\s[^\n|]{0,300}?(?:-E|--cert|--proxy-cert)[\s=]*(?!pkcs11)[\w./~-]+:"),
     ("zip ", rf"zip{_MORE}-\w{{1,5}}P"),
-    ("secret,", r"secret,[\w=,.-]{0,60}?data="),
+    ("data=", r"secret,[\w=,.-]{0,60}?data="),
     ("authenticate ", r"AUTHENTICATE(?=\s+[\"'])"),
     ("hotp", r"HOTP\S*\s+\S+\s+\S+(?=\s+[0-9a-fA-F]{20})"),
     ("iscsiadm ", rf"iscsiadm{_MORE}\S*auth\.password(?:_in)?\s+(?:-v|--value)"),

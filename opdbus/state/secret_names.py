@@ -31,7 +31,7 @@ _PAIRS: Final = frozenset(
     "chiave privata,cle secrete,cle privee,geheimer schlussel,privater schlussel,"
     "geheimer schluessel,privater schluessel,auth salt,nonce salt,"
     "backup key,rescue key,newrelic license,wlan key,wlan schlussel,wlan schluessel,"
-    "app key,admin key,unlock pin,unlock code".split(",")
+    "app key,admin key,consumer key,unlock pin,unlock code".split(",")
 )
 _ENDINGS: Final = (
     *("password", "passwd", "passphrase", "passwort", "secret", "apikey", "kennwort", "wachtwoord"),

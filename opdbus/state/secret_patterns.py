@@ -10,11 +10,14 @@ from opdbus.state import secret_commands as commands
 # Anchored, since an unanchored pattern would be tried at every position.
 HARMLESS = re.compile(
     r"\A(?:(?i:yes|no|true|false|on|off|none|null|nil|enabled|disabled|required|optional|prompt|ask"
-    r"|prohibit-password|without-password|publickey|keyboard-interactive|hostbased|password)"
+    r"|prohibit-password|without-password|publickey|keyboard-interactive|hostbased|password|amd64|arm64|i386|x86_64|noarch)"
     r"|(?:file:(?://)?)?/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix"
     r"|lib|lib64|bin|sbin|snap|data|config|secrets|certs)(?:/[\w.@%+~-]+)*/?"
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
-    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}|[\[{(]"
+    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){0,3}|v\d(?:alpha|beta)\d|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}|[\[{(]"
+    # references to values elsewhere
+    r"|\$[A-Z][A-Z\d_]{2,}|\$\{\w+\}|\{\{ ?[\w.]*(?: ?\}\})?|%\(\w+\)s|%[a-z]|<[a-z][\w -]*>"
+    r"|!(?:vault|secret|env|Ref|Sub)|\{\w+:(?: \w+\})?"
     r"|=\s?v?\d+(?:\.[\w*+!-]+){1,4}"
     r"|(?:hash|lmdb|btree|cdb|texthash|pcre|regexp|proxy|env|exec|stdin|fd):[\w/.-]*|['\"]{2})\Z"
 )
@@ -52,12 +55,21 @@ _BARE = (
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"'])"""
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"']|["'](?=[^\s"',;:)\]}\\]))*"""
 )
-NAMED_VALUE = re.compile(
-    r"""(?<![\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|::(?=\s)|:(?!:|//))"""
-    r"""|(?P<flag>(?<!\S)--?\w[\w.\u0300-\u036f-]*+)(?=\s))"""
-    # the value may begin on the next line, if that is indented and has no key of its own
-    r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
-)
+
+
+def _name_and_value(letters: str) -> re.Pattern[str]:
+    """Return a pattern for a name of some letters with the sign before its value, or a flag."""
+    return re.compile(
+        rf"""(?<![{letters}-])(?:(?P<key>[{letters}-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|::(?=\s)|:(?!:|//))"""
+        rf"""|(?P<flag>(?<!\S)--?\w[{letters}-]*+)(?=\s))"""
+        # the value may begin on the next line, if that is indented and has no key of its own
+        r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
+    )
+
+
+NAMED_VALUE: Final = _name_and_value(r"\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff")
+# In ASCII this takes half the time.
+NAMED_VALUE_ASCII: Final = _name_and_value("A-Za-z0-9_.")
 QUOTE = re.compile(r"""\\*+["']""")
 INSIDE_QUOTES: Final = {q: re.compile(rf"[^{q}\\]*+(?:\\.[^{q}\\]*+)*", re.DOTALL) for q in "\"'"}
 UNQUOTED = re.compile(_BARE)
@@ -99,7 +111,7 @@ _CHAP = (
 )
 
 
-Rows: TypeAlias = tuple[tuple[str, re.Pattern[str]], ...]
+Rows: TypeAlias = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
 
 
 def _rows(*rows: tuple[str, str]) -> Rows:
@@ -108,9 +120,7 @@ def _rows(*rows: tuple[str, str]) -> Rows:
     Marks are compared with text in lower case that has one space between words and one before the
     first word.
     """
-    return tuple(
-        (mark, re.compile(pattern)) for marks, pattern in rows for mark in marks.split("|")
-    )
+    return tuple((tuple(marks.split("|")), re.compile(pattern)) for marks, pattern in rows)
 
 
 # Secrets recognised by the text around them; groups of a match are kept. Each match of these
@@ -126,7 +136,10 @@ BESIDE_SIGNS: Final = _rows(
         "://",
         r"""(://[^\s/:"'<>\[\]]*+:)(?!//|\d{1,5}(?:[/?#"'<>)\]}\s]|$))(?:(?!://)[^\s<>])*(@)""",
     ),
-    ("://", r"""(://)(?=[^\s/:@"']*\d)[^\s/:@"']{16,}+(@)"""),
+    (
+        "://",
+        r"""(https?://(?=[^\s/:@"']*[A-Za-z])|://(?=[^\s/:@"']{16}))(?=[^\s/:@"']*\d)[^\s/:@"']{6,}+(@)""",
+    ),
     ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)[^\s@"']++(@)"""),
     # a line of davfs2's secrets: address, user, password
     (
@@ -182,13 +195,16 @@ BESIDE_SIGNS: Final = _rows(
     ("iscsi:", r"""(root=iscsi:[^\s:@]{1,128}+:)[^\s@]{1,256}+(@)"""),
     ('"p:', r"""("P=?:)[^"\n]++(")"""),
     ("_servers", r"""((?:mysql|pgsql)_servers\s*=\s*(?:[^/\s]+/){3})[^\s:]++"""),
+    ("response=", r"""(\bresponse="?)(?=[A-Za-z]*\d)\w{8,}+"""),
     ("=>", r"""(?m)(^\s*\d{2,6}\s*=>\s*)\d{3,10}(?=,)"""),
     ("ascii:|hex:", r"""(?<!\S)(\d{1,5}\s+\w+\s+(?:HEX|ASCII):)\S++"""),
     (
         "key",
         (
-            r"""(?i)((?:^|(?<=[\s{,"'\[(]))(?!\S{0,40}(?:pub|cache|finger|sort|group|route|gpg|apt"""
-            r"""|host))[\w.-]{0,40}?key["']?\s?(?:=>|[:=])\s?["']?)(?:[0-9a-f]{32}){1,4}(?![\w:-])"""
+            r"""(?i)((?:^|(?<=[\s{,"'\[(]))(?!\S{0,40}(?:pub|cache|finger|sort|group|rout|gpg|apt|host"""
+            r"""|partition|primary|foreign|hot|map|index|object|row|column|board|reg|hash))"""
+            r"""[\w.-]{0,40}?key["']?\s?(?:=>|[:=])\s?["']?)(?:(?:[0-9a-f]{32}){1,4}(?![\w:-])"""
+            r"""|(?:(?<=[_.-]key["'=:\s])|(?<=[_.-]key[=:]["'\s]))(?=[^\W\d]*\d)(?=[\d]*[a-z])[\w+/!#$%^&*-]{8,}={0,2}(?![\w.:/-]))"""
         ),
     ),
     ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
@@ -208,9 +224,9 @@ IN_CONTEXT: Final = _rows(
     ),
     ("login ", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
     ("pass |masterauth |pw |community |psk |passphrase |key ", _SPACED_LINE),
-    ("password |password(", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
+    ("\"|'", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
     (
-        "connect(|pdo(|mysqli(",
+        "\"|'",
         r"""(?i)((?:connect|pdo|mysqli)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+""",
     ),
     (
@@ -218,8 +234,7 @@ IN_CONTEXT: Final = _rows(
         r"""(?m)((?:^|(?<=[:'"] ))[ \t]{0,9}\d{1,5}[ \t]+\w+[ \t]+)[0-9A-Fa-f]{20,}[ \t]*+$""",
     ),
     ('" ', r"""(?m)(^\s*\S+\s+[\w.*-]+\s+")[^"\n]+("\s+\d[\d./]*$)"""),
-    ("auth(", r"""(\bauth\(\s*["'][^"']*["'],\s*["'])[^"']*+"""),
-    ("key]", r"""(\[\w*Key\]\s+Key=)[0-9A-Fa-f]{32}"""),
+    ("\"|'", r"""(\bauth=?\(\s*["'][^"']*["'],\s*["'])[^"']*+"""),
     (
         "basic |bearer |token |digest ",
         r"""(?i)(\bauthorization[ \t]+["'\\]{0,3}(?:basic|bearer|token|digest)[ \t]+)[^\s"']+""",
@@ -243,7 +258,7 @@ IN_CONTEXT: Final = _rows(
             r"""[^"'\\\s]{5,}+(?=\\+[rn]|\r)"""
         ),
     ),
-    (">", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
+    (">", r"""(?i)(user\s+\S+\s+(?:[^\s>]+\s+){1,9}[\"']?>)[^\s"']++"""),
     (
         "sqlplus |sqlldr |expdp |impdp |rman |exp |imp |connect |conn ",
         r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman|exp|imp|(?i:conn(?:ect)?))\s+(?:-\S+\s+){0,9}+[\w.]+/)[^\s@"']++""",
@@ -260,35 +275,24 @@ IN_FIELDS: Final = (
     ),
     (5, re.compile(r"(\w:\d+:)[0-9A-Fa-fX]{32}:[0-9A-Fa-f]{32}(:)")),
     (5, re.compile(r"(\w::[\w.]*:[0-9a-fA-F]{16}:)[0-9a-fA-F]{32}:[0-9a-fA-F]++")),
-    (2, re.compile(r"(?m)(^[\w-]++\.[\w.-]++:[A-Za-z][\w.@-]*+:)(?=\D*\d)[^\s:]{6,}+$")),
-    # input of newusers(8); pairs of hashes; identities of stunnel's keys
+    # input of newusers(8)
     (4, re.compile(r"(?m)(^[a-z_][\w-]{0,31}:)(?![x*!]{0,2}:)[^:\s]{3,}+(?=:\d+:\d+:)")),
-    (1, re.compile(r"(?<![\w:-])[0-9a-fA-F]{32}:[0-9a-fA-F]{32}(?![\w:-])")),
-    (
-        1,
-        re.compile(
-            r"(?m)((?:^|(?<=\s))(?!(?:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod"
-            r"|sandbox|docker|machine|commit|rev|uuid|guid|id|key|git|build|etag|serial)\w*:)"
-            r"[A-Za-z][\w-]{0,40}:)(?:[0-9a-fA-F]{2}){16,64}(?=:\d|$)"
-        ),
-    ),
-    # bob:x!1, smtp.example.com bob:x
-    (
-        1,
-        re.compile(
-            r"(?m)(^[^\S\n]*[a-z_][\w.@-]{0,31}:)(?=[^\s:/]*\d)(?=[^\s:/]*[A-Za-z])"
-            r"(?=[^\s:/]*[!#$%^&*?])[^\s:/()]{6,40}+$"
-        ),
-    ),
-    (1, re.compile(r"(?m)(^[\w-]++\.[\w.-]++[ \t]++[A-Za-z][\w.@+-]*+:)(?!//|\d+$)[^\s:]{4,}+$")),
     (2, re.compile(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
-    (
-        1,
-        re.compile(
-            r"(?m)((?:^|(?<=[\s\"'=]))[a-z_][\w-]{0,31}:)(?=[./A-Za-z]*\d)(?=[./0-9a-z]*[A-Z])"
-            r"(?=[./0-9A-Z]*[a-z])[./0-9A-Za-z]{13}(?=[:\s\"']|$)"
-        ),
-    ),
+)
+# A password or a hash behind the name of a user or a host: bob:x!1, client1:<hexadecimal digits>.
+FIELD: Final = re.compile(r":([^\s:/\"'()]{4,160}+)(?=[\s:\"']|\Z)")
+BEFORE_FIELD: Final = re.compile(
+    r"(?:\A|(?<=[\s\"'=]))(?P<host>(?:[\w-]+\.[\w.-]+(?::|[ \t]+))?)(?P<user>\w[\w.@+-]{0,40}+)\Z"
+)
+OF_FIELDS: Final = re.compile(
+    r"(?P<hash>(?:[0-9a-fA-F]{2}){16,64}\Z|(?=.{0,12}\d)(?=.{0,12}[A-Z])(?=.{0,12}[a-z])[./\w]{13}\Z)"
+    r"|(?=.{0,39}\d)(?=.{0,39}[A-Za-z])(?=.{0,39}[!#$%^&*?]).{6,40}\Z"
+    r"|(?=(?:[a-z]*\d){3})(?=(?:\d*[a-z]){3})[a-z\d]{16,}\Z"
+)
+# Names before digests and ids.
+NO_FIELD: Final = re.compile(
+    r"(?:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod|sandbox|docker"
+    r"|machine|commit|rev|uuid|guid|id|key|git|build|etag|serial)\w*"
 )
 # A short text of only these characters is a time or an address.
 NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
@@ -297,8 +301,6 @@ NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
 PRINTED: Final = _rows(*commands.PRINTED)
 REDIRECTED: Final = _rows(*commands.REDIRECTED)
 FED: Final = _rows(*commands.FED)
-# One of these is in a text that a command line feeds to a program, or that has user%password.
-FEEDS: Final = ("echo ", "printf ", "<<<", "<(", "%")
 CREDENTIALS: Final = _rows(*commands.CREDENTIALS)
 AFTER_PERCENT: Final = _rows(*commands.PASSWORD_AFTER_PERCENT)
 # Blanks before an argument, unless it is glued on.
@@ -312,6 +314,8 @@ ARGUMENTS: Final = _rows(
     )
 )
 # A command line, up to the next command.
+AFTER_USER: Final = (((" -",), commands.USER_AND_PASSWORD),)
+AFTER_OPTION: Final = (((" -p ", " -k ", " -w ", " -pw ", " -pass "), commands.LONE_PASSWORD),)
 COMMANDS: Final = _rows(
     (
         " -|nmcli |/p:",
@@ -322,8 +326,8 @@ COMMANDS: Final = _rows(
 _WHOM: Final = r"(?:for|of|on|at|by)[ \t]++(?:the[ \t]++)?(?:user[ \t]++|host[ \t]++)?[\w.@-]++:?"
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time
-    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
-    r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|auth_?key|preshared-key|password-value"
+    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?\d?|kennwort|secret|psk"
+    r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|community|auth_?key|preshared-key|password-value"
     r"|contrase\w{1,2}a|senha|passe|(?<=[a-z][ _-])(?:key|code))"
     r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now|changed"
     rf"|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
@@ -334,6 +338,8 @@ OF_KEYS = re.compile(
     r"(?i)(?:backup|recovery|api|access|private|licen[cs]e|activation|unlock|encryption|signing"
     r"|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin)[ _-]\Z"
 )
+# A word of letters and digits that no name has.
+MIXED: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z\d+/]{12,}={0,2}\W?\Z")
 # A word after "password is" that only describes it.
 SAID_TO_BE = re.compile(r"(?i)[ \t](?:is|was|to|lautet|ist|es|est)[ \t]++[\"']?\Z")
 _DESCRIBING = re.compile(
@@ -351,11 +357,6 @@ def is_made_up(word: str) -> bool:
 
 
 _SHORT: Final = 6
-# A line of a file with a name of several words and a value.
-SPACED = re.compile(
-    r"""(?<![\w./@$%:=-])(([A-Za-z][\w.-]{1,60}(?i:pass|word|passwd|phrase|secret|token|psk|pw|key"""
-    r"""|community|pwd))[ \t]++(["']?))([^\s"'|;&<>=]{3,}+)"""
-)
 # Words before such a name.
 SETTING: Final = ("", "SetEnv", "export", "set", "setenv", "env")
 WRITTEN_TOGETHER = re.compile(r"[a-z][A-Z]|[_.]")
@@ -374,7 +375,7 @@ SAID: Final = _rows(
         ),
     ),
     (
-        " as ",
+        " as the | as your | as pass| as token",
         (
             r"(?i)(\b(?:enter|use|type|try)[ \t]+[\"']?)([^\s\"'|;&<>]{5,}+)(?=[\"']?[ \t]+as"
             r"[ \t]+(?:the[ \t]+|your[ \t]+)?(?:\w+[ \t]+)?(?:passw?\w+|token|key|secret|pin)\b)"
@@ -382,6 +383,15 @@ SAID: Final = _rows(
     ),
     ("key = ", r"""((?<![\w.-])key\s?=\s?")([^"\s+.:/_-]{8,})(?=")"""),
     ("password ", r"(?m)(^[ \t]*password[ \t]+[\w-]+[ \t]+)(\S{6,})(?=[ \t]*$)"),
+    # set-user-password vm anna X, acl set-agent-token default X
+    (
+        "password |passwd |token |secret |pass |pw |passphrase ",
+        (
+            r"(?i)((?<![\w-])(?:set|change|reset|update|add|new|modify)[\w-]*[-_]"
+            r"(?:password|passwd|token|secret|pass|pw|passphrase)[ \t]+(?:[\w.@-]+[ \t]+){0,3}"
+            r"[\"']?)([^\s\"';|&]{5,}+)(?=[\"']?(?:[ \t]*(?:[;|&\n]|$)))"
+        ),
+    ),
     # a line of redis' protocol, of ftp's input; the users of pgbouncer
     (
         "user ",
@@ -399,20 +409,32 @@ SENTENCES: Final = _rows(
     (
         "word |phrase |wort |secret |pin ",
         (
-            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/@. -]{1,60}:"
+            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/@. -]{1,60}(?<!failed)(?<!denied)(?<!error):"
             r"[ \t]++[\"']?)([^\s\"'|;&<>]{5,}+)"
         ),
     ),
 )
-IN_TWO_WORDS: Final = (
-    "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token "
-    "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya |senha |passe |\"|'"
-).split("|")
+IN_TWO_WORDS: Final = tuple(
+    "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token |community "
+    "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya |senha |passe |\"|'".split(
+        "|"
+    )
+)
+# A line of a file with a name of several words and a value.
+SPACED: Final = (
+    (
+        IN_TWO_WORDS,
+        re.compile(
+            r"""(?<![\w./@$%:=-])(([A-Za-z][\w.-]{1,60}(?i:pass|word|passwd|phrase|secret|token|psk|pw|key"""
+            r"""|community|pwd))[ \t]++(["']?))([^\s"'|;&<>=]{3,}+)"""
+        ),
+    ),
+)
 # Words that name a method, version, unit, time or other object rather than a password.
 NO_PASSWORD = re.compile(
     r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
     r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
-    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
+    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|\d+:\d\S*+|\d[\d.]*[+~-]\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
 )
 # Suffixes of names of files and units.
 NAME_ENDS: Final = tuple(
@@ -476,7 +498,7 @@ SHAPES_BESIDE_SIGNS: Final = _rows(
         "}",
         r"\{(?:S?SHA\d*|S?MD5|CRYPT|PLAIN|CLEARTEXT|BLF-CRYPT|ARGON2\w*|PBKDF2[\w-]*)\}[^\s\"']++",
     ),
-    (":aa", r"(?<![\w:])\d{8,10}:AA[\w-]{30,}+"),
+    (":aa", r"(?<![0-9:])\d{5,12}:AA[\w-]{20,}+"),
     ("0/|1/|2/", r"(?<![\w/])[012]/\d{10,20}(?:/\d{10,20})?:[0-9a-f]{32}"),
 )
 # Shorter texts of letters and digits alone hold no secret.
@@ -487,15 +509,18 @@ SIGNS: Final = ("=", ":", "$", "}")
 
 # The fewest characters of a word with a token: a match with one of SHAPES' other marks.
 MIN_TOKEN: Final = 15
-_OF_TOKENS: Final = {mark for mark, _ in SHAPES} - {"bearer ", "eyj", "hook"}
+_OF_TOKENS: Final = {mark for marks, _ in SHAPES for mark in marks} - {"bearer ", "eyj", "hook"}
 _TABLES: Final = (
     *(IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES),
     *(PRINTED, REDIRECTED, FED, AFTER_PERCENT, SAID),
 )
-_OF_WORDS: Final = {*IN_TWO_WORDS, *(mark for rows in _TABLES for mark, _ in rows)}
+_OF_WORDS: Final = {
+    *IN_TWO_WORDS,
+    *(mark for rows in _TABLES for marks, _ in rows for mark in marks),
+}
 
 
-def _shortest(marks: set[str], others: Iterable[str]) -> list[str]:
+def shortest(marks: set[str], others: Iterable[str] = ()) -> list[str]:
     """Return the marks that contain no other one: to find these suffices."""
     found = (m for m in marks if not any(other in m for other in (*others, *(marks - {m}))))
     return sorted(found)
@@ -505,10 +530,10 @@ _SIZE: Final = 3
 # Most marks end a word: those by their last three letters, which are searched first.
 ENDS: Final[dict[str, list[str]]] = {}
 ALONE: Final[list[str]] = []
-for _mark in _shortest(_OF_WORDS - _OF_TOKENS - {" -"}, SIGNS):
+for _mark in shortest(_OF_WORDS - _OF_TOKENS - {" -"}, SIGNS):
     is_end = _mark[-1] == " " and len(_mark) > _SIZE and " " not in _mark[-_SIZE - 1 : -1]
     (ENDS.setdefault(_mark[-_SIZE - 1 : -1], []) if is_end else ALONE).append(_mark)
 # Marks of tokens, by a sign in them that is searched first.
 TOKENS: Final[dict[str, list[str]]] = {}
-for _mark in _shortest(_OF_TOKENS, (*SIGNS, *ALONE)):
+for _mark in shortest(_OF_TOKENS, (*SIGNS, *ALONE)):
     TOKENS.setdefault(next((sign for sign in "-_." if sign in _mark), ""), []).append(_mark)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 from opdbus.state import secret_commands as commands
@@ -45,8 +45,12 @@ def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = Fals
     plain = clean = secret_names.plain(text)
     if is_short_word(plain) or patterns.NUMBERS.fullmatch(plain):
         return text
-    has_sign, (lower, marks) = _has(plain, patterns.SIGNS), _find_marks(plain)
-    if has_sign or marks or " -" in lower:
+    lower, marks = _find_marks(plain)
+    if " -" in lower:
+        marks.append(" -")
+    if has_sign := _has(plain, patterns.SIGNS):
+        marks += [mark for mark in _SIGN_MARKS if mark in lower]
+    if has_sign or marks:
         clean = _hide_by_context(plain, lower, frozenset(marks), redact, has_sign=has_sign)
     if len(clean) >= patterns.MIN_LENGTH and secret_words.may_hold_words(clean):
         clean = secret_words.hide_words(clean, REDACTED, redact, normal=normal)
@@ -76,61 +80,47 @@ def _hide_by_context(
     text: str, lower: str, marks: frozenset[str], redact: Callable[[str], str], *, has_sign: bool
 ) -> str:
     """Replace secrets that the text around them or a mark in them reveals."""
-    if marks:
-        in_context, arguments, named_pairs, shapes = _rows_with(marks)
-        text = _hide_rows(in_context, text, lower, _keep_groups)
+    before, after = _steps_with(marks)
+    text = _take(before, text, lower)
     if has_sign:
-        text = _hide_rows(patterns.BESIDE_SIGNS, text, lower, _keep_groups)
         colons = text.count(":")
         for fewest, pattern in patterns.IN_FIELDS:
             if colons >= fewest:
                 text = sub(pattern, _keep_groups, text)
-    # first of all commands: the text before a program's name may be part of another value
-    text = _hide_named(_hide_in_commands(text, lower))
-    if "%" in marks:
+        if colons:
+            text = sub(patterns.FIELD, _hide_field, text)
+    text = _hide_named(text)
+    if "%" in lower:
         text = sub(_WORD, lambda match: _hide_encoded(match[0], redact), text)
-    if has_sign:
-        text = _hide_rows(patterns.CREDENTIALS, text, lower, _hide_credential)
-    if marks:
-        text = _hide_rows(arguments, text, lower, _hide_argument)
-        if _has(lower, patterns.IN_TWO_WORDS):
-            text = _hide_two_words(text)
-            text = sub(patterns.SPACED, _hide_spaced, text)
-        text = _hide_rows(patterns.SAID, text, lower, _hide_second)
-        text = _hide_rows(named_pairs, text, lower, _hide_paired)
-        text = _hide_rows(shapes, text, lower, _keep_groups)
-    if has_sign:
-        text = _hide_rows(patterns.SENTENCES, text, lower, _hide_second)
-        text = _hide_rows(patterns.SHAPES_BESIDE_SIGNS, text, lower, _keep_groups)
-    return text
+    if marks and _has(lower, patterns.IN_TWO_WORDS):
+        text = _hide_two_words(text)
+    return _take(after, text, lower)
 
 
-def _hide_in_commands(text: str, lower: str) -> str:
-    """Replace values of options, and what is fed to programs that read a secret."""
-    text = _hide_rows(patterns.COMMANDS, text, lower, _hide_arguments)
-    if " -" in lower:
-        text = sub(commands.USER_AND_PASSWORD, _hide_after_user, text)
-    if not _has(lower, patterns.FEEDS):
-        return text
-    text = _hide_rows(patterns.PRINTED, text, lower, _hide_printed)
-    text = _hide_rows(patterns.REDIRECTED, text, lower, _hide_redirected)
-    text = _hide_rows(patterns.FED, text, lower, _hide_fed)
-    return _hide_rows(patterns.AFTER_PERCENT, text, lower, _keep_groups)
+_Steps: TypeAlias = tuple[
+    tuple[tuple[str, ...], re.Pattern[str], Callable[[re.Match[str]], str]], ...
+]
 
 
 @lru_cache(maxsize=1024)
-def _rows_with(marks: frozenset[str]) -> list[patterns.Rows]:
-    """Return the rows of each table whose marks contain one of those found in a text."""
-    tables = (patterns.IN_CONTEXT, patterns.ARGUMENTS, patterns.NAMED_PAIRS, patterns.SHAPES)
-    return [tuple(row for row in rows if _has(row[0], marks)) for rows in tables]
+def _steps_with(marks: frozenset[str]) -> tuple[_Steps, _Steps]:
+    """Return the rows whose marks contain one of those found, before and after named values."""
+    before, after = (
+        tuple(
+            (row_marks, pattern, hide)
+            for rows, hide in tables
+            for row_marks, pattern in rows
+            if any(_has(mark, marks) for mark in row_marks)
+        )
+        for tables in (_BEFORE_NAMES, _AFTER_NAMES)
+    )
+    return before, after
 
 
-def _hide_rows(
-    rows: patterns.Rows, text: str, lower: str, hide: Callable[[re.Match[str]], str]
-) -> str:
+def _take(steps: _Steps, text: str, lower: str) -> str:
     """Replace matches of the patterns that have a mark in the text."""
-    if found := [pattern for mark, pattern in rows if mark in lower]:
-        for pattern in dict.fromkeys(found):
+    for marks, pattern, hide in steps:
+        if _has(lower, marks):
             text = sub(pattern, hide, text)
     return text
 
@@ -216,7 +206,8 @@ def _hide_named(text: str) -> str:
     """Redact the values of secret names: key=x, key: x, "key": "x", --key x."""
     parts = []
     done = at = 0
-    while match := search(patterns.NAMED_VALUE, text, at):
+    pattern = patterns.NAMED_VALUE_ASCII if text.isascii() else patterns.NAMED_VALUE
+    while match := search(pattern, text, at):
         at = match.end()
         name = _full_name(text, match)
         if not is_secret_name(name):
@@ -310,6 +301,15 @@ def _hide_after_user(match: re.Match[str]) -> str:
     return match[1] + REDACTED
 
 
+def _hide_lone(match: re.Match[str]) -> str:
+    is_secret = looks_like_password(match[2]) and not match[2].isdigit()
+    if not is_secret or any(
+        _find_program(match, programs) for programs in (commands.NOT_ASKING, _GLUED)
+    ):
+        return match[0]
+    return match[1] + REDACTED
+
+
 def _hide_printed(match: re.Match[str]) -> str:
     return _hide_input(match[2], match[4], match) + match[3] if match[2] else match[0]
 
@@ -341,6 +341,29 @@ def _hide_input(words: str, reader: str, match: re.Match[str]) -> str:
     if "chpasswd" in reader and (name := _NAME_BEFORE.match(words, len(start))):
         start += name[0]
     return match[1] + start + REDACTED
+
+
+def _hide_field(match: re.Match[str]) -> str:
+    """Redact what follows the name of a user or a host, if it is a hash or looks made up."""
+    text, start, end, value = match.string, match.start(), match.end(), match[1]
+    named = patterns.BEFORE_FIELD.search(text, max(0, start - 120), start)
+    if not named or patterns.NO_FIELD.fullmatch(named["user"].rpartition("@")[2]):
+        return match[0]
+    is_line = (
+        not text[named.start() - 1 : named.start()].strip()
+        and text[end : end + 1].strip("\n") == ""
+    )
+    if named["host"]:
+        is_secret = (
+            is_line
+            and not value.isdigit()
+            and (named["host"][-1] != ":" or looks_like_password(value))
+        )
+    else:
+        found = patterns.OF_FIELDS.match(value)
+        is_key = len(named["user"]) >= patterns.MIN_LENGTH and looks_like_password(value)
+        is_secret = bool(found and found["hash"]) or (is_line and bool(found or is_key))
+    return f":{REDACTED}" if is_secret else match[0]
 
 
 def _hide_credential(match: re.Match[str]) -> str:
@@ -380,9 +403,10 @@ def _hide_two_words(text: str) -> str:
     while match := search(patterns.TWO_WORDS, text, at):
         # a word that is not a password may be the name of one
         at = match.start(2)
-        if match[1][:3].lower() in _KEYS and not patterns.OF_KEYS.search(
+        is_key = match[1][:3].lower() in _KEYS and not patterns.OF_KEYS.search(
             text[max(0, match.start() - 14) : match.start()]
-        ):
+        )
+        if is_key and not patterns.MIXED.match(match[2]):
             continue
         is_said = patterns.SAID_TO_BE.search(match[1]) and patterns.is_made_up(match[2])
         if looks_like_password(match[2]) or is_said:
@@ -437,7 +461,7 @@ def looks_like_password(word: str) -> bool:
     has_both = any(map(str.isdigit, word)) and any(map(str.isalpha, word))
     if not has_both or word.rstrip(".,;:").endswith(patterns.NAME_ENDS):
         return False
-    return is_secret_value("", word) and not patterns.NO_PASSWORD.match(word)
+    return is_secret_value("", word) and not patterns.NO_PASSWORD.match(word.rstrip("="))
 
 
 def is_pair(name: str, value: str) -> bool:
@@ -450,3 +474,43 @@ def is_pair(name: str, value: str) -> bool:
 def _keep_groups(match: re.Match[str]) -> str:
     first, *rest = match.groups(default="") or ("",)
     return first + REDACTED + "".join(rest[-1:])
+
+
+# Tables of rows, each with what is done to a match, in this order: the text before a program's
+# name may be part of another value.
+_OF_SIGNS: Final = (
+    *(patterns.BESIDE_SIGNS, patterns.CREDENTIALS),
+    *(patterns.SENTENCES, patterns.SHAPES_BESIDE_SIGNS),
+)
+_BEFORE_NAMES: Final = (
+    (patterns.IN_CONTEXT, _keep_groups),
+    (patterns.BESIDE_SIGNS, _keep_groups),
+    (patterns.COMMANDS, _hide_arguments),
+    (patterns.AFTER_USER, _hide_after_user),
+    (patterns.AFTER_OPTION, _hide_lone),
+    (patterns.PRINTED, _hide_printed),
+    (patterns.REDIRECTED, _hide_redirected),
+    (patterns.FED, _hide_fed),
+    (patterns.AFTER_PERCENT, _keep_groups),
+)
+_AFTER_NAMES: Final = (
+    (patterns.CREDENTIALS, _hide_credential),
+    (patterns.ARGUMENTS, _hide_argument),
+    (patterns.SPACED, _hide_spaced),
+    (patterns.SAID, _hide_second),
+    (patterns.NAMED_PAIRS, _hide_paired),
+    (patterns.SHAPES, _keep_groups),
+    (patterns.SENTENCES, _hide_second),
+    (patterns.SHAPES_BESIDE_SIGNS, _keep_groups),
+)
+# Marks that are searched for only in texts with a sign.
+_SIGN_MARKS: Final = patterns.shortest(
+    {
+        mark
+        for tables in (_BEFORE_NAMES, _AFTER_NAMES)
+        for rows, _ in tables
+        for marks, _ in rows
+        for mark in marks
+        if rows in _OF_SIGNS or _has(mark, patterns.SIGNS)
+    }
+)
