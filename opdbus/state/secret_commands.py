@@ -33,7 +33,8 @@ snmpbulkwalk snmptable snmptrap | -C~ check_snmp check_ifstatus check_ifoperstat
 password,wifi-sec.psk,802-11-wireless-security.psk,802-1x.password nmcli | -pw plink pscp psftp
 putty nodetool gsec kadmin kadmin.local addprinc cpw change_password | -pas gbak gfix | -ap swaks
 sipp | -xp sendEmail sendemail | -K~ swift openssl | -k~ openssl cscli | -hmac,-psk openssl |
--setcookie erl iex elixir | -t~ influx codecov gotify doctl | -r~ SUSEConnect | -u_ dislocker | -T zerotier-cli | -y~ nsupdate dig delv kdig |
+-setcookie erl iex elixir | -t~ influx codecov gotify
+doctl | -r~ SUSEConnect | -u_ dislocker | -T zerotier-cli | -y~ nsupdate dig delv kdig |
 --pin pkcs11-tool softhsm2-util ykman p11tool | --so-pin pkcs11-tool softhsm2-util p11tool |
 --security-set-pass,--security-unlock hdparm | --ticket icinga2 | --license newrelic-install
 newrelic | --auth netlify | --certificate-key kubeadm | -encrypt consul serf nomad |
@@ -95,7 +96,10 @@ _PRINTED: Final = r"""(?:["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
 _ECHO: Final = r"(?<![\w.-])((?:echo|printf)\s++(?:-\w+\s++){0,9})"
 # Words that echo or printf print into a program; its text is looked at.
 PRINTED: Final = (
-    ("echo |printf ", rf"{_ECHO}({_PRINTED})(\s{{0,9}}\|&?\s{{0,9}})(?=([^|;\n]{{1,300}}))"),
+    (
+        "echo |printf ",
+        rf"{_ECHO}(?=[^|]{{1,320}}\|)({_PRINTED})(\s{{0,9}}\|&?\s{{0,9}})(?=([^|;\n]{{1,300}}))",
+    ),
 )
 # A word or a command's output as the input of a program that stands before it.
 FED: Final = (
@@ -105,7 +109,7 @@ FED: Final = (
 # The name of a file that gets a secret: `echo x > /etc/app/token`.
 REDIRECTED: Final = (
     ("echo |printf ", (
-        rf"""{_ECHO}([^|<>\n;&]{{1,200}}?)(\s{{0,9}}(?:>{{1,2}}|\|\s?(?:sudo\s+)?tee(?:\s+-a)?\s)"""
+        rf"""{_ECHO}(?=[^>|\n]{{1,220}}[>|])([^|<>\n;&]{{1,200}}?)(\s{{0,9}}(?:>{{1,2}}|\|\s?(?:sudo\s+)?tee(?:\s+-a)?\s)"""
         r"""\s{0,9}["']?)(?=([\w./~-]+))"""
     )),
 )  # fmt: skip
@@ -140,7 +144,8 @@ _MORE: Final = r"[^\n;|&]{0,200}?\s"
 _BEHIND: Final = """
 ejabberdctl register * *; ejabberdctl change_password * *; prosodyctl register * *; kamctl add *
 kamctl passwd *; samba-tool user create *; samba-tool user add *; samba-tool user setpassword *
-authorize-account *; activate-refresh-token *; pro attach; rclone obscure; snyk auth; cargo login; vault operator unseal; ngrok authtoken; add-authtoken
+authorize-account *; activate-refresh-token *; pro attach
+rclone obscure; snyk auth; cargo login; vault operator unseal; ngrok authtoken; add-authtoken
 mc alias set * * *; mc admin user add * *; kubeadm token create; set-initial-password
 reset-admin-password; rabbitmqctl authenticate_user *; drush user:password *; drush upwd *
 -createCredential * *; composer config http-basic.* *; poetry config http-basic.* *
@@ -173,33 +178,24 @@ ARGUMENTS: Final = (
         )
     )),
     ("mosquitto_passwd ", rf"mosquitto_passwd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
-    ("mysqladmin ", rf"mysqladmin{_MORE}password"),
-    ("ipmitool ", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
-    ("racadm ", rf"racadm{_MORE}\S*[Pp]assword"),
     ("net user ", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
     ("openssl passwd ", r"openssl\s+passwd(?:\s+-salt\s+\S++|\s+-(?!salt|in|stdin)\S++)*+"),
     ("-macopt ", r"-macopt\s+(?:hex)?key:"),
     ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++){0,9}+(?!\s+-)"),
     ("vault login ", r"vault\s+login(?:\s+-\S++)*+(?!\s+\w+=)"),
     ("isql |iusql ", r"(?:isql|iusql)\s+(?:-\w\s+)*[A-Za-z][\w.-]*\s+[A-Za-z][\w.-]*(?!\s+-)"),
-    ("oathtool ", rf"oathtool{_OPTIONS}"),
     ("change-pin |change-puk ", r"change-p(?:in|uk)\s+-P", r"change-p(?:in|uk)\s+-P\s+\S+\s+-[nN]"),
-    ("addauth ", r"addauth\s+digest\s+\S+?:"),
     ("wpa_passphrase ", r"""wpa_passphrase\s+(?:"[^"]*"|'[^']*'|[^\s=]+)"""),
     ("key |keys ", rf"iw\s{_MORE}keys?"),
     ("qpdf ", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
     ("ogin:", r"ogin:\s+\S+\s+\S*word:(?=\s)"),
     (" login ", r"[A-Za-z]{0,4}\d{1,6}\s+LOGIN\s+\S+"),
     ("addent ", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
-    ("rclone config ", rf"rclone\s+config{_MORE}pass(?:word)?"),
     ("createuser ", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
      r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
-    ("key 7 ", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
     (" nt |nt hash |ntlm |ntlm hash ",
      r"(?i:nt(?:lm)?(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
-    ("wpa-psk ", r"(?<!mgmt )wpa-psk"),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
-    ("-secret |-auth ", r"java\s[^\n|;]{0,300}?\s-secret", r"-auth\s+\w[\w.-]*:"),
     ("lftp |open -u", r"""(?:lftp|open)\s(?:[^\n|]{0,200}?\s)?-u\s*["']?[\w.@-]{1,64},"""),
     ("curl ", r"curl\s[^\n|]{0,300}?(?:-E|--cert|--proxy-cert)[\s=]*(?!pkcs11)[\w./~-]+:"),
     ("zip ", rf"zip{_MORE}-\w{{1,5}}P"),
@@ -207,10 +203,8 @@ ARGUMENTS: Final = (
     ("authenticate ", r"AUTHENTICATE(?=\s+[\"'])"),
     ("hotp", r"HOTP\S*\s+\S+\s+\S+(?=\s+[0-9a-fA-F]{20})"),
     ("iscsiadm ", rf"iscsiadm{_MORE}\S*auth\.password(?:_in)?\s+(?:-v|--value)"),
-    ("--value ", rf"put-parameter{_MORE}SecureString{_MORE}--value",
-     r"put-parameter[^\n]{0,200}?\s--value(?=\s+\S+\s+[^\n]{0,200}SecureString)"),
+    ("--value ", rf"put-parameter{_MORE}SecureString{_MORE}--value"),
     ("vault kv |vault write ", r"vault\s+(?:kv\s+)?(?:put|patch|write)\s+(?:-\S+\s+)*\S+\s+\w+="),
-    ("consul kv ", r"consul\s+kv\s+put\s+(?:-\S+\s+)*\S*(?:pass|secret|token|key|cred)\S*"),
     *(
         (words.partition(" ")[0].lower() + " ", rf"(?i:{words.replace(' ', _BLANKS)})")
         for words in _BEHIND.strip().replace("*", r"\S+").replace("\n", "; ").split("; ")

@@ -14,7 +14,8 @@ HARMLESS = re.compile(
     r"|(?:file:(?://)?)?/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix"
     r"|lib|lib64|bin|sbin|snap|data|config|secrets|certs)(?:/[\w.@%+~-]+)*/?"
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
-    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){0,3}|v\d(?:alpha|beta)\d|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}|[\[{(]"
+    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){0,3}|v\d(?:alpha|beta)\d"
+    r"|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}|[\[{(]"
     # references to values elsewhere
     r"|\$[A-Z][A-Z\d_]{2,}|\$\{\w+\}|\{\{ ?[\w.]*(?: ?\}\})?|%\(\w+\)s|%[a-z]|<[a-z][\w -]*>"
     r"|!(?:vault|secret|env|Ref|Sub)|\{\w+:(?: \w+\})?"
@@ -184,20 +185,10 @@ BESIDE_SIGNS: Final = _rows(
     ("client_send", r"""(client_send\s*=\s*:\s*[^\s:]+\s*:\s*)[^\s:]+"""),
     ("pin-value", r"""(pin-value=)[^\s&;"']+"""),
     ("s2_|s0_", r"""(S[02]_\w+:\s*)[0-9A-Fa-f]{32}"""),
-    (
-        "@",
-        (
-            r"""((?<![\w:/@.%+-])(?!(?i:sips?|mailto|ssh|git|xmpp|https?):)[\w.%+-]{1,64}:)(?!//)"""
-            r"""(?=[^\s:@"'/]{0,40}\d)(?=[^\s:@"'/]{0,40}[A-Z!#$%^&*?])[^\s:@"'/]{6,}+(@)"""
-            r"""(?=[\w-]++\.\w)"""
-        ),
-    ),
     ("iscsi:", r"""(root=iscsi:[^\s:@]{1,128}+:)[^\s@]{1,256}+(@)"""),
     ('"p:', r"""("P=?:)[^"\n]++(")"""),
     ("_servers", r"""((?:mysql|pgsql)_servers\s*=\s*(?:[^/\s]+/){3})[^\s:]++"""),
     ("response=", r"""(\bresponse="?)(?=[A-Za-z]*\d)\w{8,}+"""),
-    ("=>", r"""(?m)(^\s*\d{2,6}\s*=>\s*)\d{3,10}(?=,)"""),
-    ("ascii:|hex:", r"""(?<!\S)(\d{1,5}\s+\w+\s+(?:HEX|ASCII):)\S++"""),
     (
         "key",
         (
@@ -229,22 +220,10 @@ IN_CONTEXT: Final = _rows(
         "\"|'",
         r"""(?i)((?:connect|pdo|mysqli)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+""",
     ),
-    (
-        "sha1 |sha256 |sha512 |md5 |aes128cmac ",
-        r"""(?m)((?:^|(?<=[:'"] ))[ \t]{0,9}\d{1,5}[ \t]+\w+[ \t]+)[0-9A-Fa-f]{20,}[ \t]*+$""",
-    ),
-    ('" ', r"""(?m)(^\s*\S+\s+[\w.*-]+\s+")[^"\n]+("\s+\d[\d./]*$)"""),
     ("\"|'", r"""(\bauth=?\(\s*["'][^"']*["'],\s*["'])[^"']*+"""),
     (
         "basic |bearer |token |digest ",
         r"""(?i)(\bauthorization[ \t]+["'\\]{0,3}(?:basic|bearer|token|digest)[ \t]+)[^\s"']+""",
-    ),
-    (
-        "pass |password ",
-        (
-            r"""(?i)(\buser(?:name)?\s+\S+\s+(?:(?:there|with|is|here|\S+(?=\s+here))\s+){0,4}"""
-            r"""pass(?:word)?\s+["']?)(?!(?:is|was|has|for|expire|change|file|must|not)\w*|\d{1,2}\s)[^\s"';]+"""
-        ),
     ),
     # files of pppd
     ("*", _CHAP),
@@ -275,8 +254,6 @@ IN_FIELDS: Final = (
     ),
     (5, re.compile(r"(\w:\d+:)[0-9A-Fa-fX]{32}:[0-9A-Fa-f]{32}(:)")),
     (5, re.compile(r"(\w::[\w.]*:[0-9a-fA-F]{16}:)[0-9a-fA-F]{32}:[0-9a-fA-F]++")),
-    # input of newusers(8)
-    (4, re.compile(r"(?m)(^[a-z_][\w-]{0,31}:)(?![x*!]{0,2}:)[^:\s]{3,}+(?=:\d+:\d+:)")),
     (2, re.compile(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
 )
 # A password or a hash behind the name of a user or a host: bob:x!1, client1:<hexadecimal digits>.
@@ -340,31 +317,6 @@ OF_KEYS = re.compile(
 )
 # A word of letters and digits that no name has.
 MIXED: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z\d+/]{12,}={0,2}\W?\Z")
-# A word after "password is" that only describes it.
-SAID_TO_BE = re.compile(r"(?i)[ \t](?:is|was|to|lautet|ist|es|est)[ \t]++[\"']?\Z")
-_DESCRIBING = re.compile(
-    r"(?i)(?:\w+(?:ed|ing|able|ible|ive|ent|ant|al|ly|ary|ory|ful|less|ous|ic|ish|ty|er|est|ion)"
-    r"|always|never|still|already|missing|unknown|correct|strong|secure|simple|hidden|broken|written"
-    r"|given|taken|forgotten|stolen|invalid|private|public|unique|unset|enough|longer|before|after"
-    r"|either|neither|exactly|within|without|random|access|change|nothing|known|shown|chosen)\W*"
-)
-
-
-def is_made_up(word: str) -> bool:
-    """Return whether a word of small letters is none that describes a password."""
-    is_word = len(word) > _SHORT and word.isascii() and word.isalpha()
-    return is_word and not _DESCRIBING.fullmatch(word)
-
-
-_SHORT: Final = 6
-# Words before such a name.
-SETTING: Final = ("", "SetEnv", "export", "set", "setenv", "env")
-WRITTEN_TOGETHER = re.compile(r"[a-z][A-Z]|[_.]")
-PROSE = re.compile(
-    r"(?i)(?:is|was|are|has|not|for|from|to|of|in|on|and|or|as|at|by|with|must|should|will|can"
-    r"|missing|unset|invalid|wrong|incorrect|\w+ed|found|set|failed|denied|mismatch|file|path|type|size|here)"
-    r"\W*|[({\[=].*"
-)
 # Sentences that give a password away.
 SAID: Final = _rows(
     (
@@ -381,8 +333,6 @@ SAID: Final = _rows(
             r"[ \t]+(?:the[ \t]+|your[ \t]+)?(?:\w+[ \t]+)?(?:passw?\w+|token|key|secret|pin)\b)"
         ),
     ),
-    ("key = ", r"""((?<![\w.-])key\s?=\s?")([^"\s+.:/_-]{8,})(?=")"""),
-    ("password ", r"(?m)(^[ \t]*password[ \t]+[\w-]+[ \t]+)(\S{6,})(?=[ \t]*$)"),
     # set-user-password vm anna X, acl set-agent-token default X
     (
         "password |passwd |token |secret |pass |pw |passphrase ",
@@ -392,13 +342,6 @@ SAID: Final = _rows(
             r"[\"']?)([^\s\"';|&]{5,}+)(?=[\"']?(?:[ \t]*(?:[;|&\n]|$)))"
         ),
     ),
-    # a line of redis' protocol, of ftp's input; the users of pgbouncer
-    (
-        "user ",
-        r"""(?im)((?:^|(?<=['"(]))[ \t]*user[ \t]+[\w.@-]+[ \t]+)([^\s"'\\]{5,}+)(?=[\\'"]|$)""",
-    ),
-    ("auth ", r"((?:^|(?<=[\s\"']))AUTH[ \t]+)([^\s\"'\\]{5,}+)"),
-    ('" "', r"(?m)(^[^\S\n]*\"[\w.@-]+\"[^\S\n]+\")([^\"\n]{5,})(?=\"$)"),
 )
 SENTENCES: Final = _rows(
     # Exim's client passwords: server, user and password
@@ -409,26 +352,16 @@ SENTENCES: Final = _rows(
     (
         "word |phrase |wort |secret |pin ",
         (
-            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/@. -]{1,60}(?<!failed)(?<!denied)(?<!error):"
+            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/@. -]{1,60}"
+            r"(?<!failed)(?<!denied)(?<!error):"
             r"[ \t]++[\"']?)([^\s\"'|;&<>]{5,}+)"
         ),
     ),
 )
 IN_TWO_WORDS: Final = tuple(
     "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token |community "
-    "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya |senha |passe |\"|'".split(
-        "|"
-    )
-)
-# A line of a file with a name of several words and a value.
-SPACED: Final = (
-    (
-        IN_TWO_WORDS,
-        re.compile(
-            r"""(?<![\w./@$%:=-])(([A-Za-z][\w.-]{1,60}(?i:pass|word|passwd|phrase|secret|token|psk|pw|key"""
-            r"""|community|pwd))[ \t]++(["']?))([^\s"'|;&<>=]{3,}+)"""
-        ),
-    ),
+    "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya "
+    "|senha |passe |\"|'".split("|")
 )
 # Words that name a method, version, unit, time or other object rather than a password.
 NO_PASSWORD = re.compile(
@@ -447,10 +380,6 @@ NAMED_PAIRS: Final = _rows(
         r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)(?!\\*["']\s?:)""",
     ),
     # <password>x</password>, <Password><Value>x</Value>
-    (
-        '"value"',
-        r"""([\w.-]{2,60})["']\s?[:=]\s?\{\s*["']value["']\s?[:=]\s?["']([^"']++)""",
-    ),
     (">", r"<([\w:.-]{1,80})(?:\s[^<>]*+)?>([^<]++)(?=</)"),
     ("<value>", r"<([\w:.-]{1,80})>\s*<[vV]alue>([^<]++)"),
 )

@@ -284,12 +284,23 @@ def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
 
 def _find_program(match: re.Match[str], programs: re.Pattern[str]) -> bool:
     """Return whether one of the programs is named in a command before a match."""
-    before = match.string[max(0, match.start() - 200) : match.start()]
+    return _names_program(match.string[max(0, match.start() - 200) : match.start()], programs)
+
+
+@lru_cache(maxsize=256)
+def _names_program(before: str, programs: re.Pattern[str]) -> bool:
     words = _COMMAND_END.split(before)[-1].replace("'", " ").replace('"', " ").split()
     names = [re.split(r"[/=]", word)[-1] for word in words if not word.startswith("-")]
     if names and commands.RUNNER.match(names[-1]):
         return programs is commands.NOT_ASKING
     return any(map(programs.match, names))
+
+
+@lru_cache(maxsize=256)
+def _reads_secret(reader: str) -> bool:
+    """Return whether a program reads a secret from its input."""
+    is_shown = commands.SHOWS_INPUT.match(reader)
+    return not is_shown and bool(commands.READS_SECRET.search(reader))
 
 
 def _hide_after_user(match: re.Match[str]) -> str:
@@ -330,11 +341,7 @@ def _hide_redirected(match: re.Match[str]) -> str:
 
 def _hide_input(words: str, reader: str, match: re.Match[str]) -> str:
     """Return what is fed to a program, redacted if the program reads a secret."""
-    if (
-        commands.SHOWS_INPUT.match(reader)
-        or not commands.READS_SECRET.search(reader)
-        or _VARIABLE.fullmatch(words)
-    ):
+    if not _reads_secret(reader) or _VARIABLE.fullmatch(words):
         return match[1] + words
     kept = _OPTIONS.match(words)
     start = kept[0] if kept else ""
@@ -408,26 +415,10 @@ def _hide_two_words(text: str) -> str:
         )
         if is_key and not patterns.MIXED.match(match[2]):
             continue
-        is_said = patterns.SAID_TO_BE.search(match[1]) and patterns.is_made_up(match[2])
-        if looks_like_password(match[2]) or is_said:
+        if looks_like_password(match[2]):
             parts += [text[done:at], REDACTED]
             done = at = match.end()
     return "".join([*parts, text[done:]])
-
-
-def _hide_spaced(match: re.Match[str]) -> str:
-    """Redact the value behind a name of several words in a line of a file: `bind_pw X`."""
-    before, name, quote, value = match.groups()
-    if not is_secret_name(name) or is_plural(name) or not is_secret_value(name, value):
-        return match[0]
-    is_last = not match.string[match.end() : match.end() + 9].split("\n")[0].strip(" \t\"';")
-    line = match.string[max(0, match.start() - 40) : match.start()].rpartition("\n")[2]
-    is_word = (
-        is_last and line.strip() in patterns.SETTING and patterns.WRITTEN_TOGETHER.search(name)
-    )
-    if patterns.PROSE.fullmatch(value) or not (quote or is_word or looks_like_password(value)):
-        return match[0]
-    return before + REDACTED
 
 
 def _hide_second(match: re.Match[str]) -> str:
@@ -496,7 +487,6 @@ _BEFORE_NAMES: Final = (
 _AFTER_NAMES: Final = (
     (patterns.CREDENTIALS, _hide_credential),
     (patterns.ARGUMENTS, _hide_argument),
-    (patterns.SPACED, _hide_spaced),
     (patterns.SAID, _hide_second),
     (patterns.NAMED_PAIRS, _hide_paired),
     (patterns.SHAPES, _keep_groups),
