@@ -316,7 +316,9 @@ OF_KEYS = re.compile(
     r"|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin)[ _-]\Z"
 )
 # A word of letters and digits that no name has.
-MIXED: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z\d+/]{12,}={0,2}\W?\Z")
+MIXED: Final = re.compile(
+    r"(?![\dA-Fa-f]+\W?\Z)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z\d+/]{12,}={0,2}\W?\Z"
+)
 # Sentences that give a password away.
 SAID: Final = _rows(
     (
