@@ -34,7 +34,7 @@ password,wifi-sec.psk,802-11-wireless-security.psk,802-1x.password nmcli | -pw p
 putty nodetool gsec kadmin kadmin.local addprinc cpw change_password | -pas gbak gfix | -ap swaks
 sipp | -xp sendEmail sendemail | -K~ swift openssl | -k~ openssl cscli | -hmac,-psk openssl |
 -setcookie erl iex elixir | -t~ influx codecov gotify
-doctl | -r~ SUSEConnect | -u_ dislocker | -T zerotier-cli | -y~ nsupdate dig delv kdig |
+doctl | -r~ SUSEConnect | -s~ eyaml | -u_ dislocker | -T zerotier-cli | -y~ nsupdate dig delv kdig |
 --pin pkcs11-tool softhsm2-util ykman p11tool | --so-pin pkcs11-tool softhsm2-util p11tool |
 --security-set-pass,--security-unlock hdparm | --ticket icinga2 | --license newrelic-install
 newrelic | --auth netlify | --certificate-key kubeadm | -encrypt consul serf nomad |
@@ -56,7 +56,9 @@ USER_AND_PASSWORD: Final = re.compile(
     rf"""({VALUE})"""
 )
 # The same without a user; the value must look like a password.
-LONE_PASSWORD: Final = re.compile(rf"""(?<=\s)((?:-[pPkKw]|-pw|-pass)\s+)({VALUE})(?=\s|\Z)""")
+LONE_PASSWORD: Final = re.compile(
+    rf"""(?<=\s)((?:(?:-[pPkKw]|-pw|-pass)\s+|/p(?:ass)?:))({VALUE})(?=\s|\Z)"""
+)
 # Programs whose -p, -P or -w is no password, and such as run another program.
 NOT_ASKING: Final = re.compile(
     r"(?:journalctl|systemctl|systemd-run|machinectl|loginctl|busctl|runuser|su|ssh|scp"
@@ -89,7 +91,7 @@ READS_SECRET: Final = re.compile(
 # Programs that only show, look through or store their input.
 SHOWS_INPUT: Final = re.compile(
     r"\s*(?:sudo\s+(?:-\w+\s+){0,3})?(?:/\S*/)?(?:grep|egrep|sed|awk|jq|yq|tee|cat|sort|uniq|wc|tr"
-    r"|cut|xargs|logger|at|bc|mail|mailx|head|tail|tac|less|more|column|diff|tar|dd|md5sum|sha\w*sum"
+    r"|cut|xargs|logger|at|bc|mail|mailx|head|tail|tac|less|more|column|diff|tar|dd|md5sum|sha\w*sum|read|python\S*|(?:ba)?sh"
     r"|base64|xxd|od|crontab|apt-key|wall|write|lpr)(?![\w.-])"
 )
 _PRINTED: Final = r"""(?:["'\\]{1,9}[^|<>]{1,200}?|[^|\n<>]{1,300}?)"""
@@ -115,11 +117,11 @@ REDIRECTED: Final = (
 )  # fmt: skip
 # `-u bob:x`, `--creds bob:x`, `user=bob:x`, `stats auth bob:x`: option or word, name, password.
 CREDENTIALS: Final = (
-    (" -|user|auth|cred|login|allow |digest |pass", (
+    (" -|user|auth|cred|login|allow |digest |pass|sasl ", (
         r"""(?i)(?<![\w./@-])((?:-[a-zA-Z]{0,6}[una]\s++|-u(?=\w)|--?(?:[a-z]+-){0,3}(?:user(?:name|pwd|pass)?|auth"""
         r"""|creds?|credentials?|login)(?:\s++|=)|(?:[\w-]+[._-])?(?:user(?:s|name|pass|pwd)?|auth|login"""
         r"""|creds?|credentials?|userpass)["']?(?:\s?=\s?|:\s)|(?:(?:stats\s+)?auth|allow|digest|credentials"""
-        r"""|basicauth)\s+)["'\\]{0,9}([\w.@+\\-]{1,64}):)(?!//)("""
+        r"""|basicauth|sasl)\s+)["'\\]{0,9}([\w.@+\\-]{1,64}):)(?!//)("""
         r"""(?<=['"]\w:)[^"'\\]{3,}+|[^\s"'\\;|&,]{2,}+)"""
     )),
 )  # fmt: skip
@@ -145,6 +147,7 @@ _BEHIND: Final = """
 ejabberdctl register * *; ejabberdctl change_password * *; prosodyctl register * *; kamctl add *
 kamctl passwd *; samba-tool user create *; samba-tool user add *; samba-tool user setpassword *
 authorize-account *; activate-refresh-token *; pro attach
+encrypt_string; wandb login; bw unlock
 rclone obscure; snyk auth; cargo login; vault operator unseal; ngrok authtoken; add-authtoken
 mc alias set * * *; mc admin user add * *; kubeadm token create; set-initial-password
 reset-admin-password; rabbitmqctl authenticate_user *; drush user:password *; drush upwd *

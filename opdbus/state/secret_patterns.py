@@ -218,7 +218,10 @@ IN_CONTEXT: Final = _rows(
     ("\"|'", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
     (
         "\"|'",
-        r"""(?i)((?:connect|pdo|mysqli)\((?:[^,()\n]{0,199},){2}\s?["'])[^"']*+""",
+        (
+            r"""(?i)((?:(?:connect|pdo|mysqli)\((?:[^,()\n]{0,199},){2}|credentials\((?:[^,()\n]{0,199},){3}"""
+            r"""|passwd\([^,()\n]{0,99},)\s?["'])[^"']*+"""
+        ),
     ),
     ("\"|'", r"""(\bauth=?\(\s*["'][^"']*["'],\s*["'])[^"']*+"""),
     (
@@ -264,7 +267,7 @@ BEFORE_FIELD: Final = re.compile(
 OF_FIELDS: Final = re.compile(
     r"(?P<hash>(?:[0-9a-fA-F]{2}){16,64}\Z|(?=.{0,12}\d)(?=.{0,12}[A-Z])(?=.{0,12}[a-z])[./\w]{13}\Z)"
     r"|(?=.{0,39}\d)(?=.{0,39}[A-Za-z])(?=.{0,39}[!#$%^&*?]).{6,40}\Z"
-    r"|(?=(?:[a-z]*\d){3})(?=(?:\d*[a-z]){3})[a-z\d]{16,}\Z"
+    r"|(?=(?:[A-Za-z]*\d){3})(?=(?:\d*[A-Za-z]){3})[A-Za-z\d]{16,}\Z"
 )
 # Names before digests and ids.
 NO_FIELD: Final = re.compile(
@@ -292,7 +295,9 @@ ARGUMENTS: Final = _rows(
 )
 # A command line, up to the next command.
 AFTER_USER: Final = (((" -",), commands.USER_AND_PASSWORD),)
-AFTER_OPTION: Final = (((" -p ", " -k ", " -w ", " -pw ", " -pass "), commands.LONE_PASSWORD),)
+AFTER_OPTION: Final = (
+    ((" -p ", " -k ", " -w ", " -pw ", " -pass ", "/p:", "/pass:"), commands.LONE_PASSWORD),
+)
 COMMANDS: Final = _rows(
     (
         " -|nmcli |/p:",
@@ -303,17 +308,18 @@ COMMANDS: Final = _rows(
 _WHOM: Final = r"(?:for|of|on|at|by)[ \t]++(?:the[ \t]++)?(?:user[ \t]++|host[ \t]++)?[\w.@-]++:?"
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time
-    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?\d?|kennwort|secret|psk"
+    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|community|auth_?key|preshared-key|password-value"
     r"|contrase\w{1,2}a|senha|passe|(?<=[a-z][ _-])(?:key|code))"
-    r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now|changed"
-    rf"|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
+    r"[\"']?\]?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now"
+    rf"|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
     r"([^\s\"'|;&<>]{5,}+))"
 )
 # A word before `key` or `code` that makes it secret.
 OF_KEYS = re.compile(
     r"(?i)(?:backup|recovery|api|access|private|licen[cs]e|activation|unlock|encryption|signing"
-    r"|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin)[ _-]\Z"
+    r"|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin|cookie"
+    r"|session|boot\w{0,9})[ _-]\Z"
 )
 # A word of letters and digits that no name has.
 MIXED: Final = re.compile(
@@ -369,7 +375,8 @@ IN_TWO_WORDS: Final = tuple(
 NO_PASSWORD = re.compile(
     r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
     r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
-    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|\d+:\d\S*+|\d[\d.]*[+~-]\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
+    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|\d+:\d\S*+|\d[\d.]*[+~-]\S*+"
+    r"|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
 )
 # Suffixes of names of files and units.
 NAME_ENDS: Final = tuple(
@@ -382,7 +389,7 @@ NAMED_PAIRS: Final = _rows(
         r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)(?!\\*["']\s?:)""",
     ),
     # <password>x</password>, <Password><Value>x</Value>
-    (">", r"<([\w:.-]{1,80})(?:\s[^<>]*+)?>([^<]++)(?=</)"),
+    (">", r"""(?:<|(?<=["']))([\w:.-]{1,80})(?:["']|\s[^<>]*+)?>([^<]++)(?=</)"""),
     ("<value>", r"<([\w:.-]{1,80})>\s*<[vV]alue>([^<]++)"),
 )
 # Prefixes of tokens that are hidden whatever characters follow.

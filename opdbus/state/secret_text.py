@@ -327,7 +327,10 @@ def _hide_printed(match: re.Match[str]) -> str:
 
 def _hide_fed(match: re.Match[str]) -> str:
     before = match.string[max(0, match.start() - 120) : match.start()]
-    return _hide_input(match[2], _COMMAND_END.split(before)[-1], match)
+    reader = _COMMAND_END.split(before)[-1]
+    if looks_like_password(match[2].strip("\"'")) and not commands.SHOWS_INPUT.match(reader):
+        return match[1] + REDACTED
+    return _hide_input(match[2], reader, match)
 
 
 def _hide_redirected(match: re.Match[str]) -> str:

@@ -240,6 +240,32 @@ bindpw SEC_not_a_key=1 bindpw=SEC
 rocommunity=SEC
 requirepass SEC
 wpa_psk SEC
+steghide extract -sf a.jpg -p hunter7SEC
+mcrypt -k hunter7SEC a
+sqsh -S h -P hunter7SEC
+net use z: /pass:hunter7SEC
+consul acl set-agent-token default hunter7SEC
+virsh set-user-password vm bob hunter7SEC
+redis-cli ACL SETUSER bob on >SEC
+git clone https://hunter7SEC@github.com/x/y.git
+SENTRY_DSN=https://hunter7SEC@o1.ingest.example/1
+bot12345:AA1111111111111111111111111SEC
+secret "hunter7SEC==";
+community hunter7SEC
+client1:hunter71deadbeef0011SEC
+Authorization: Digest username="a", response="hunter7SEC"
+acme.sh --set CF_Key=hunter7SEC
+export CF_Key="hunter7SEC"
+consumer_key=hunter7!SEC
+keepassxc-cli open db.kdbx <<< hunter7SEC
+kpcli --pwfile <(echo hunter7SEC)
+sops --set '["db"]["password"] "hunter7SEC"' f
+chat -v '' ATDT ogin: bob word: SEC
+Credentials("Realm", "host", "bob", "SEC")
+box.schema.user.passwd('bob', 'SEC')
+traefik basicauth.users=bob:hunter7SEC
+AKIDEXAMPLE12345678:hunter7SEC
+secure-cookie-key hunter7SEC
 """
 HIDDEN_CASES = [
     line.replace("SEC_not_a_key", "other") for line in HIDDEN.strip().splitlines() if line
@@ -701,6 +727,23 @@ pass .1.3.6.1.4.1.8072 /usr/bin/x
 passwd_file = /etc/app/passwd
 psk_file /etc/mosquitto/psk
 allow_anonymous false
+password=$DB_PASSWORD
+password=${DB_PASSWORD}
+token={{ vault_token }}
+password: <your-password1>
+password=%(db_pass)s
+secret: !vault
+serviceAccountToken: {path: token}
+set-password failed: user42
+libsecret-1-0:amd64
+passwd 1:4.13+dfsg1-1
+iptables -A INPUT -p icmpv6 -j ACCEPT
+mkdir -p dir1/a2
+cargo build -p crate2
+docker pull nginx@sha256:abcdef0123456789
+container:web1abcdef0123456
+sort_key=created_at2
+partition_key=user1_orders
 """
 
 
@@ -1255,6 +1298,8 @@ HOSTILE = [
     "key: " + "0" * 100_000,
     "0" * 32 + (":" + "0" * 32) * 3_000,
     "<a" + " b" * 50_000 + ">",
+    *("<<< a " * 16_000, "a -p b1" * 14_000, "echo -n " * 12_000, "printf '%s' " * 8_000),
+    *("x=a.a=a.a:abcd" * 7_000, "set-password a " * 7_000, "user a on " * 10_000),
 ]
 
 
