@@ -269,6 +269,8 @@ OF_FIELDS: Final = re.compile(
     r"|(?=.{0,39}\d)(?=.{0,39}[A-Za-z])(?=.{0,39}[!#$%^&*?]).{6,40}\Z"
     r"|(?=(?:[A-Za-z]*\d){3})(?=(?:\d*[A-Za-z]){3})[A-Za-z\d]{16,}\Z"
 )
+# Names of access keys.
+KEY_NAME: Final = re.compile(r"(?=[A-Z]*\d)[A-Z\d]{16,}")
 # Names before digests and ids.
 NO_FIELD: Final = re.compile(
     r"(?:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod|sandbox|docker"

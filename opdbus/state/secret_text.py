@@ -52,7 +52,9 @@ def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = Fals
         marks += [mark for mark in _SIGN_MARKS if mark in lower]
     if has_sign or marks:
         clean = _hide_by_context(plain, lower, frozenset(marks), redact, has_sign=has_sign)
-    if len(clean) >= patterns.MIN_LENGTH and secret_words.may_hold_words(clean):
+    # an id before a secret is part of the credential
+    is_after_id = f":{REDACTED}" in clean
+    if len(clean) >= patterns.MIN_LENGTH and (is_after_id or secret_words.may_hold_words(clean)):
         clean = secret_words.hide_words(clean, REDACTED, redact, normal=normal)
     return text if clean == plain else clean
 
@@ -371,7 +373,7 @@ def _hide_field(match: re.Match[str]) -> str:
         )
     else:
         found = patterns.OF_FIELDS.match(value)
-        is_key = len(named["user"]) >= patterns.MIN_LENGTH and looks_like_password(value)
+        is_key = patterns.KEY_NAME.fullmatch(named["user"]) and looks_like_password(value)
         is_secret = bool(found and found["hash"]) or (is_line and bool(found or is_key))
     return f":{REDACTED}" if is_secret else match[0]
 

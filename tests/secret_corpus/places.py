@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from opdbus.state.object import PUBLISHED, Identity
 from opdbus.state import redact
+from opdbus.state.object import PUBLISHED, Identity
 from secret_corpus.kinds import Kind, fill
 
 SOURCE: Final = f"{PUBLISHED}corpus"
@@ -83,7 +83,9 @@ def plant(kind: Kind) -> Iterator[Planted]:
         "unit file": {"content": unit},
         "cron": {"line": cron},
         "bytes": {
-            "content": redact.decode_bytes(f"# {said}\n{text if label == '' else setting}\n\0".encode())
+            "content": redact.decode_bytes(
+                f"# {said}\n{text if label == '' else setting}\n\0".encode()
+            )
         },
         "journal": {"failed": [{"at": "x", "lines": ["started", f"run[7]: {said}", "done"]}]},
     }
