@@ -273,7 +273,7 @@ OF_FIELDS: Final = re.compile(
 KEY_NAME: Final = re.compile(r"(?=[A-Z]*\d)[A-Z\d]{16,}")
 # Names before digests and ids.
 NO_FIELD: Final = re.compile(
-    r"(?:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod|sandbox|docker"
+    r"(?i:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod|sandbox|docker"
     r"|machine|commit|rev|uuid|guid|id|key|git|build|etag|serial)\w*"
 )
 # A short text of only these characters is a time or an address.
