@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import MAX_NAME, PUBLISHED, Identity, Json, ObjectId, StateObject
-from opdbus.state.redact import redact_object, redact_text
+from opdbus.state.redact import decode_bytes, redact_object, redact_text
 from opdbus.state.secret_names import is_secret_name
 
 # Plugin, kind, name and properties.
@@ -93,8 +93,8 @@ def _shorten(object_id: ObjectId) -> str:
 def _json(value: Json, object_id: ObjectId, depth: int) -> Json:
     """Convert a D-Bus value to JSON.
 
-    Bytes become hexadecimal digits; numbers that are not finite become strings as in protobuf's
-    JSON mapping.
+    Bytes become text, or hexadecimal digits if they are none; numbers that are not finite become
+    strings as in protobuf's JSON mapping.
     """
     if isinstance(value, str):
         # surrogates, from file names that are not UTF-8, cannot be stored or sent
@@ -111,7 +111,7 @@ def _json(value: Json, object_id: ObjectId, depth: int) -> Json:
     if isinstance(value, list | tuple):
         return [_json(item, object_id, depth + 1) for item in value]
     if isinstance(value, bytes):
-        return value.hex()
+        return decode_bytes(value)
     if isinstance(value, float) and not math.isfinite(value):
         return _NOT_FINITE[str(value)]
     return value

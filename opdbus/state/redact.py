@@ -1,5 +1,6 @@
 """Redaction of secrets in new objects, before anything is hashed, stored or sent."""
 
+import codecs
 import contextlib
 import hmac
 import itertools
@@ -25,7 +26,7 @@ from opdbus.state.secret_text import (
     suspects,
 )
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 # {"name": "DB_PASSWORD", "value": "x"}: keys of the name, and keys of the value.
 _NAME_KEYS: Final = frozenset(
@@ -56,6 +57,13 @@ _APART: Final = re.compile(r"(?:(?<=\[redacted\])|(?=\S{9}\Z))~[0-9a-f]{8}")
 # A flag whose value is a command that prints a password.
 _ASKING: Final = re.compile(r"(?i)--?[\w-]{0,40}(?:command|cmd|askpass)")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
+# Control characters that text has; the fewest bytes that are taken for UTF-16.
+_SPACES: Final = dict.fromkeys(map(ord, "\t\n\v\f\r\b\x1b"), " ")
+_WIDE: Final = 8
+_LEAST_TEXT: Final = 4
+_UNPRINTABLE: Final = re.compile(r"[^ -~]+")
+# Private keys in DER, as PKCS #1, #8 and #12 and SEC 1 have them: a sequence with a version.
+_PRIVATE_DER: Final = re.compile(rb"(?s)0(?:.|\x81.|\x82..)\x02\x01[\x00\x01\x03][\x02\x04\x30]")
 
 
 def redact_text(text: str, *, normal: bool = False) -> str:
@@ -100,6 +108,39 @@ def _look_at(key: str) -> tuple[str, int]:
             _KEYS.clear()
         _KEYS[key] = found
     return found
+
+
+def decode_bytes(data: bytes) -> str:
+    """Return bytes as text, to be redacted as such; as hexadecimal digits if they are no text.
+
+    NULs may end a text or separate its lines. Data that holds a secret somewhere is `[redacted]`.
+    """
+    text = _decode(data)
+    if text is not None:
+        return text
+    # text inside of data, also as UTF-16
+    readings = (data[::2], data[1::2], data)
+    if _PRIVATE_DER.match(data) or any(
+        redact_text(reading) != reading
+        for reading in (_UNPRINTABLE.sub("\n", part.decode("latin-1")) for part in readings)
+    ):
+        return REDACTED
+    return data.hex()
+
+
+def _decode(data: bytes) -> str | None:
+    """Return the text that bytes are in UTF-8 or UTF-16; None if it cannot be printed."""
+    wide = len(data) >= _WIDE and len(data) % 2 == 0
+    is_little = data.startswith(codecs.BOM_UTF16_LE) or (wide and not any(data[1::2]))
+    is_big = data.startswith(codecs.BOM_UTF16_BE) or (wide and not any(data[::2]))
+    encoding = "utf-16-le" if is_little else "utf-16-be" if is_big else "utf-8"
+    try:
+        text = data.decode(encoding).removeprefix("\ufeff").rstrip("\0").replace("\0", "\n")
+    except UnicodeDecodeError:
+        return None
+    # two letters and a NUL may be the beginning of a hardware address
+    is_text = len(text) >= _LEAST_TEXT or b"\0" not in data
+    return text if is_text and text.translate(_SPACES).isprintable() else None
 
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
@@ -252,7 +293,7 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
             hide_next = False
             continue
         place += 1
-        if inside_key or (hide_next and not value.startswith("-")):
+        if inside_key or (hide_next and not value.startswith("-") and is_secret_value("", value)):
             out.append(REDACTED)
             hide_next = False
         elif place and _ASKING.fullmatch(words[place - 1]):
@@ -265,7 +306,8 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
         else:
             out.append(_redact_element(value, flags, suspected, normal=normal))
             is_flag = value.startswith("-") and "=" not in value
-            hide_next = value in flags or (is_flag and is_secret_name(value))
+            is_before = value in flags or f"{value}~" in flags
+            hide_next = is_before or (is_flag and is_secret_name(value))
             inside_key = "PRIVATE KEY" in value and "BEGIN" in value
         if inside_key:
             inside_key = not ("PRIVATE KEY" in value and "END" in value)
@@ -314,8 +356,9 @@ def _redact_element(
 ) -> Json:
     """Redact one word of a command line, or a VARIABLE=value whose value may have spaces."""
     for flag in flags:
-        if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
-            return flag + REDACTED
+        start = flag.rstrip("_")
+        if value.startswith(start) and value != start and (len(start) == 2 or start[-1] == ":"):
+            return start + REDACTED
     whole = _ASSIGNMENT.fullmatch(value)
     if whole and is_secret_name(whole[1]) and is_secret_value(whole[1], whole[2]):
         return f"{whole[1]}={REDACTED}"

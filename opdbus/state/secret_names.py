@@ -12,7 +12,7 @@ _WORDS: Final = frozenset(
     "password passwd passphrase passcode passwort pwd pw pass token secret psk credential creds"
     " apikey privatekey secretkey accesskey authkey cookie authorization otp totp jwt mnemonic puk"
     " pincode rocommunity rwcommunity rootpw bindpw userpw dbpw adminpw masterauth userpwd"
-    " linkkey longtermkey connectionstring"
+    " linkkey longtermkey connectionstring pepper"
     # in other languages, without accents
     " kennwort geheimnis zugangscode losungswort contrasena contrasenya senha motdepasse haslo"
     " heslo sifre parola passord losenord salasana tunnussana wachtwoord adgangskode kodeord jelszo"
@@ -30,11 +30,14 @@ _PAIRS: Final = frozenset(
     "d ordine,clave secreta,clave privada,chave secreta,chave privada,chiave segreta,"
     "chiave privata,cle secrete,cle privee,geheimer schlussel,privater schlussel,"
     "geheimer schluessel,privater schluessel,auth salt,nonce salt,"
-    "app key,admin key,unlock pin,unlock code".split(",")
+    "backup key,rescue key,newrelic license,wlan key,wlan schlussel,wlan schluessel,"
+    "app key,admin key,consumer key,unlock pin,unlock code".split(",")
 )
 _ENDINGS: Final = (
     *("password", "passwd", "passphrase", "passwort", "secret", "apikey", "kennwort", "wachtwoord"),
     *("psk", "passord", "losenord", "salasana", "adgangskode", "contrasena", "motdepasse"),
+    *("signingkey", "encryptionkey", "privkey", "privatekey", "secretkey", "accesskey", "authkey"),
+    *("masterkey", "sharedkey", "credential", "cred", "authtok", "setcookie", "licensekey"),
 )
 # In other scripts, part of the name suffices.
 _PARTS: Final = tuple(
@@ -42,6 +45,15 @@ _PARTS: Final = tuple(
     " パスワード パスフレーズ 暗証 秘密鍵 トークン"
     " 비밀번호 암호 패스워드 토큰 비밀키 κωδικ συνθηματικ סיסמ ססמ كلمةالسر كلمةالمرور رمزعبور"
     " पासवर्ड कूटशब्द รหัสผ่าน პაროლ գաղտնաբառ".split()
+)
+# A word that ends in `token` or `pw` is secret, too, unless it begins in one of these.
+_ONE_WORD: Final = re.compile(
+    r"(?!(?:max|min|num|n|pad|eos|bos|unk|cls|sep|mask|stop|next|page|sub|tot|total)token)"
+    r"\w{2,40}(?:token|pwd?)"
+)
+# `pass` before other words is a verb, as in `nf_pass_vlan_input_dev`, unless they say whose it is.
+_WHOSE: Final = frozenset(
+    "prod production dev test staging live root admin user db main new old hash encrypted".split()
 )
 # Random values are normal under a name with one of these words ...
 _RANDOM_WORDS: Final = frozenset(
@@ -53,13 +65,14 @@ _RANDOM_WORDS: Final = frozenset(
 # ... or one that ends in one of these.
 _RANDOM_ENDS: Final = frozenset("id ids".split())
 _SESSION_ENDS: Final = ("sessionid", "sessid")
-_ALWAYS: Final = frozenset({"secret id", "rediscli auth"})
+_ALWAYS: Final = frozenset({"secret id", "rediscli auth", "password in"})
 # A name is not secret if it contains one of these pairs,
 _HARMLESS_PAIRS: Final = frozenset(
     "proxy pass,fastcgi pass,uwsgi pass,scgi pass,grpc pass,pass through,high pass,low pass,"
     "band pass,key mgmt,key management,single pass,multi pass,first pass,public key,"
     "load credential,import credential,pad token,eos token,bos token,unk token,cls token,"
-    "sep token,mask token,parola chiave".split(",")
+    "sep token,mask token,parola chiave,condition credential,assert credential,existing secret,"
+    "pull secret".split(",")
 )
 _HARMLESS_WORDS: Final = frozenset(
     "bypass compass encompass trespass surpass underpass overpass multipass".split()
@@ -75,7 +88,7 @@ _ABOUT: Final = frozenset(
     " cmd program helper service socket prompt format encoding"
     " header field rotation version state status strength quality attempts retries warning"
     " warn change changed change date day days time at by in second minute hour present exists"
-    " configured t".split()
+    " configured t fd flag flags map maps encryption httponly samesite lock query".split()
 )
 # ... or if its first word asks a question or counts.
 _ASKING: Final = frozenset(
@@ -178,12 +191,21 @@ def _is_secret(name: str) -> bool:
         return True
     if not raw or raw[-1] in _ABOUT or raw[0] in _ASKING or not _HARMLESS_PAIRS.isdisjoint(pairs):
         return False
+    if _is_verb(raw):
+        raw, words = ([word for word in each if word != "pass"] for each in (raw, words))
     return (
         not _WORDS.isdisjoint([*raw, *words])
         or not _PAIRS.isdisjoint(pairs)
         or any(word.endswith(_ENDINGS) for word in [*words, "".join(words)])
         or any(word.endswith("pass") and word not in _HARMLESS_WORDS for word in words)
+        or any(map(_ONE_WORD.fullmatch, words))
     )
+
+
+def _is_verb(words: list[str]) -> bool:
+    """Return whether `pass` is a verb in a name: others follow that do not say whose it is."""
+    after = words[words.index("pass") + 1 :] if "pass" in words else []
+    return bool(after) and not _WHOSE.issuperset(after)
 
 
 def _split_words(name: str) -> list[str]:

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
+from urllib.parse import unquote
 
+from opdbus.state import secret_commands as commands
 from opdbus.state import secret_names, secret_words
 from opdbus.state import secret_patterns as patterns
 from opdbus.state.long_text import end_of, search, sub
@@ -15,6 +17,24 @@ REDACTED: Final = "[redacted]"
 _HIDDEN: Final = re.compile(r"\[redacted\](?:~[0-9a-f]{8})?")
 # Names of secrets that are also programs.
 _PROGRAMS: Final = frozenset({"passwd", "pass", "pwd"})
+_GLUED: Final = re.compile(
+    "|".join(name for name, flags in commands.SECRET_FLAGS.items() if flags == ("-p_",)) + r"\Z"
+)
+# The end of a command before another one; a variable or a command instead of a word.
+_COMMAND_END: Final = re.compile(r"[|;&\n(]")
+_VARIABLE: Final = re.compile(
+    r"""(?:-\w+\s+|["'\\]*%[sb]\S*\s+){0,4}["'\\]*\$[\w{(][^\s"']*["'\\]*|\[redacted\]\S*"""
+)
+# A part of a URL, or a word; %XX within %XX.
+_WORD: Final = re.compile(r"""[^\s"'<>&?]{6,}+""")
+_MAX_NESTED: Final = 3
+# The length of an option whose value may be glued on: `-p`.
+_GLUED_ON: Final = 2
+_KEYS: Final = frozenset({"key", "cod"})
+# A quote inside a command that a shell gets in single quotes.
+_NESTED_QUOTE: Final = """'"'"'"""
+_OPTIONS: Final = re.compile(r"(?:-\w+\s+)+")
+_NAME_BEFORE: Final = re.compile(r"""["'\\]{0,9}[\w.-]+:(?=[^/])""")
 
 
 def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = False) -> str:
@@ -25,10 +45,16 @@ def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = Fals
     plain = clean = secret_names.plain(text)
     if is_short_word(plain) or patterns.NUMBERS.fullmatch(plain):
         return text
-    has_sign, (lower, marks) = _has(plain, patterns.SIGNS), _find_marks(plain)
-    if has_sign or marks or " -" in lower:
-        clean = _hide_by_context(plain, lower, frozenset(marks), has_sign=has_sign)
-    if len(clean) >= patterns.MIN_LENGTH and secret_words.may_hold_words(clean):
+    lower, marks = _find_marks(plain)
+    if " -" in lower:
+        marks.append(" -")
+    if has_sign := _has(plain, patterns.SIGNS):
+        marks += [mark for mark in _SIGN_MARKS if mark in lower]
+    if has_sign or marks:
+        clean = _hide_by_context(plain, lower, frozenset(marks), redact, has_sign=has_sign)
+    # an id before a secret is part of the credential
+    is_after_id = f":{REDACTED}" in clean
+    if len(clean) >= patterns.MIN_LENGTH and (is_after_id or secret_words.may_hold_words(clean)):
         clean = secret_words.hide_words(clean, REDACTED, redact, normal=normal)
     return text if clean == plain else clean
 
@@ -52,44 +78,51 @@ def _find_marks(text: str) -> tuple[str, list[str]]:
     return lower, found
 
 
-def _hide_by_context(text: str, lower: str, marks: frozenset[str], *, has_sign: bool) -> str:
+def _hide_by_context(
+    text: str, lower: str, marks: frozenset[str], redact: Callable[[str], str], *, has_sign: bool
+) -> str:
     """Replace secrets that the text around them or a mark in them reveals."""
-    if marks:
-        in_context, arguments, named_pairs, shapes = _rows_with(marks)
-        text = _hide_rows(in_context, text, lower, _keep_groups)
+    before, after = _steps_with(marks)
+    text = _take(before, text, lower)
     if has_sign:
-        text = _hide_rows(patterns.BESIDE_SIGNS, text, lower, _keep_groups)
         colons = text.count(":")
         for fewest, pattern in patterns.IN_FIELDS:
             if colons >= fewest:
                 text = sub(pattern, _keep_groups, text)
-    # first of all commands: the text before a program's name may be part of another value
-    text = _hide_named(_hide_rows(patterns.COMMANDS, text, lower, _hide_arguments))
-    if marks:
-        text = _hide_rows(arguments, text, lower, _hide_argument)
-        if _has(lower, patterns.IN_TWO_WORDS):
-            text = _hide_two_words(text)
-        text = _hide_rows(named_pairs, text, lower, _hide_paired)
-        text = _hide_rows(shapes, text, lower, _keep_groups)
-    if has_sign:
-        text = _hide_rows(patterns.SENTENCES, text, lower, _hide_second)
-        text = _hide_rows(patterns.SHAPES_BESIDE_SIGNS, text, lower, _keep_groups)
-    return text
+        if colons:
+            text = sub(patterns.FIELD, _hide_field, text)
+    text = _hide_named(text)
+    if "%" in lower:
+        text = sub(_WORD, lambda match: _hide_encoded(match[0], redact), text)
+    if marks and _has(lower, patterns.IN_TWO_WORDS):
+        text = _hide_two_words(text)
+    return _take(after, text, lower)
+
+
+_Steps: TypeAlias = tuple[
+    tuple[tuple[str, ...], re.Pattern[str], Callable[[re.Match[str]], str]], ...
+]
 
 
 @lru_cache(maxsize=1024)
-def _rows_with(marks: frozenset[str]) -> list[patterns.Rows]:
-    """Return the rows of each table whose marks contain one of those found in a text."""
-    tables = (patterns.IN_CONTEXT, patterns.ARGUMENTS, patterns.NAMED_PAIRS, patterns.SHAPES)
-    return [tuple(row for row in rows if _has(row[0], marks)) for rows in tables]
+def _steps_with(marks: frozenset[str]) -> tuple[_Steps, _Steps]:
+    """Return the rows whose marks contain one of those found, before and after named values."""
+    before, after = (
+        tuple(
+            (row_marks, pattern, hide)
+            for rows, hide in tables
+            for row_marks, pattern in rows
+            if any(_has(mark, marks) for mark in row_marks)
+        )
+        for tables in (_BEFORE_NAMES, _AFTER_NAMES)
+    )
+    return before, after
 
 
-def _hide_rows(
-    rows: patterns.Rows, text: str, lower: str, hide: Callable[[re.Match[str]], str]
-) -> str:
+def _take(steps: _Steps, text: str, lower: str) -> str:
     """Replace matches of the patterns that have a mark in the text."""
-    if found := [pattern for mark, pattern in rows if mark in lower]:
-        for pattern in dict.fromkeys(found):
+    for marks, pattern, hide in steps:
+        if _has(lower, marks):
             text = sub(pattern, hide, text)
     return text
 
@@ -155,7 +188,7 @@ def is_secret_value(name: str, value: str) -> bool:
     """Return whether the value under a secret name is secret."""
     if not value or _HIDDEN.fullmatch(value) or patterns.HARMLESS.fullmatch(value):
         return False
-    if value.isdigit() and is_plural(name):
+    if patterns.NUMBERED.fullmatch(value) and is_plural(name):
         return False  # tokens: 512
     if patterns.SESSION_NAME.search(name) and patterns.SESSION_NUMBER.fullmatch(value):
         return False
@@ -165,17 +198,18 @@ def is_secret_value(name: str, value: str) -> bool:
 
 def flags_of(words: Iterable[str]) -> tuple[str, ...]:
     """Return the flags with secret values of all programs among the words."""
-    programs = {word.rpartition("/")[2] for word in words} & patterns.SECRET_FLAGS.keys()
+    programs = {word.rpartition("/")[2] for word in words} & commands.SECRET_FLAGS.keys()
     if not programs:
         return ()
-    return tuple(sorted({flag for program in programs for flag in patterns.SECRET_FLAGS[program]}))
+    return tuple(sorted({flag for program in programs for flag in commands.SECRET_FLAGS[program]}))
 
 
 def _hide_named(text: str) -> str:
     """Redact the values of secret names: key=x, key: x, "key": "x", --key x."""
     parts = []
     done = at = 0
-    while match := search(patterns.NAMED_VALUE, text, at):
+    pattern = patterns.NAMED_VALUE_ASCII if text.isascii() else patterns.NAMED_VALUE
+    while match := search(pattern, text, at):
         at = match.end()
         name = _full_name(text, match)
         if not is_secret_name(name):
@@ -202,6 +236,10 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int]:
     start = match.end()
     if match["flag"] and text.startswith("-", start):
         return start, start
+    if text.startswith(_NESTED_QUOTE, start):
+        start += len(_NESTED_QUOTE)
+        end = text.find("'", start)
+        return start, len(text) if end < 0 else end
     if quote := patterns.QUOTE.match(text, start):
         start, mark = quote.end(), quote[0]
         if mark in patterns.INSIDE_QUOTES:
@@ -218,16 +256,149 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int]:
 
 def _hide_arguments(match: re.Match[str]) -> str:
     """Redact the values of secret flags in one command line."""
-    return sub(_values_of(flags_of(match[0].split())), rf"\1{REDACTED}", match[0])
+    return sub(_values_of(flags_of(match[0].split())), _hide_value, match[0])
+
+
+def _hide_value(match: re.Match[str]) -> str:
+    flag, value = match[1], match["value"]
+    is_apart = match["glued"] and flag[-1].isspace()
+    if not is_secret_value("", value.strip("'\"")) or (is_apart and not looks_like_password(value)):
+        return match[0]
+    return flag + REDACTED
 
 
 @lru_cache(maxsize=64)
 def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern for a flag (kept as a group) and its value."""
-    named = "|".join(
-        re.escape(flag) + (r"\s*+" if len(flag) == 2 else r"[\s=]*+") for flag in flags
+    """Return a pattern for a flag (kept as a group) and its value.
+
+    The group `glued` matches a flag whose value is glued on.
+    """
+    named = [
+        re.escape(flag.rstrip("~"))
+        + (r"\s*+" if len(flag) == _GLUED_ON or flag[-1] == ":" else r"(?:\s++|=)")
+        for flag in flags
+        if flag[-1] != "_"
+    ]
+    glued = "|".join(re.escape(flag[:-1]) + r"\s*+" for flag in flags if flag[-1] == "_") or "(?!)"
+    either = "|".join([f"(?P<glued>{glued})", *named])
+    return re.compile(rf"((?<=\s)(?:{either}))(?!-)(?P<value>{commands.VALUE})")
+
+
+def _find_program(match: re.Match[str], programs: re.Pattern[str]) -> bool:
+    """Return whether one of the programs is named in a command before a match."""
+    return _names_program(match.string[max(0, match.start() - 200) : match.start()], programs)
+
+
+@lru_cache(maxsize=256)
+def _names_program(before: str, programs: re.Pattern[str]) -> bool:
+    words = _COMMAND_END.split(before)[-1].replace("'", " ").replace('"', " ").split()
+    names = [re.split(r"[/=]", word)[-1] for word in words if not word.startswith("-")]
+    if names and commands.RUNNER.match(names[-1]):
+        return programs is commands.NOT_ASKING
+    return any(map(programs.match, names))
+
+
+@lru_cache(maxsize=256)
+def _reads_secret(reader: str) -> bool:
+    """Return whether a program reads a secret from its input."""
+    is_shown = commands.SHOWS_INPUT.match(reader)
+    return not is_shown and bool(commands.READS_SECRET.search(reader))
+
+
+def _hide_after_user(match: re.Match[str]) -> str:
+    value = match[2]
+    if _find_program(match, commands.NOT_ASKING) or not is_secret_value("", value):
+        return match[0]
+    if _find_program(match, _GLUED) and not looks_like_password(value):
+        return match[0]
+    return match[1] + REDACTED
+
+
+def _hide_lone(match: re.Match[str]) -> str:
+    is_secret = looks_like_password(match[2]) and not match[2].isdigit()
+    if not is_secret or any(
+        _find_program(match, programs) for programs in (commands.NOT_ASKING, _GLUED)
+    ):
+        return match[0]
+    return match[1] + REDACTED
+
+
+def _hide_printed(match: re.Match[str]) -> str:
+    return _hide_input(match[2], match[4], match) + match[3] if match[2] else match[0]
+
+
+def _hide_fed(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - 120) : match.start()]
+    reader = _COMMAND_END.split(before)[-1]
+    if looks_like_password(match[2].strip("\"'")) and not commands.SHOWS_INPUT.match(reader):
+        return match[1] + REDACTED
+    return _hide_input(match[2], reader, match)
+
+
+def _hide_redirected(match: re.Match[str]) -> str:
+    name = match[4].rpartition("/")[2]
+    words = match[2].strip(" \"'\\")
+    is_harmless = not is_secret_value("", words) or name in _PROGRAMS or len(words) <= 1
+    if is_harmless or not is_secret_name(name) or _VARIABLE.fullmatch(match[2]):
+        return match[0]
+    return match[1] + REDACTED + match[3]
+
+
+def _hide_input(words: str, reader: str, match: re.Match[str]) -> str:
+    """Return what is fed to a program, redacted if the program reads a secret."""
+    if not _reads_secret(reader) or _VARIABLE.fullmatch(words):
+        return match[1] + words
+    kept = _OPTIONS.match(words)
+    start = kept[0] if kept else ""
+    if "chpasswd" in reader and (name := _NAME_BEFORE.match(words, len(start))):
+        start += name[0]
+    return match[1] + start + REDACTED
+
+
+def _hide_field(match: re.Match[str]) -> str:
+    """Redact what follows the name of a user or a host, if it is a hash or looks made up."""
+    text, start, end, value = match.string, match.start(), match.end(), match[1]
+    named = patterns.BEFORE_FIELD.search(text, max(0, start - 120), start)
+    if not named or patterns.NO_FIELD.fullmatch(named["user"].rpartition("@")[2]):
+        return match[0]
+    is_line = (
+        not text[named.start() - 1 : named.start()].strip()
+        and text[end : end + 1].strip("\n") == ""
     )
-    return re.compile(rf"""((?<=\s)(?:{named}))(?!-)(?:"[^"]*+"?|'[^']*+'?|[^\s"']++)""")
+    if named["host"]:
+        is_secret = (
+            is_line
+            and not value.isdigit()
+            and (named["host"][-1] != ":" or looks_like_password(value))
+        )
+    else:
+        found = patterns.OF_FIELDS.match(value)
+        is_key = patterns.KEY_NAME.fullmatch(named["user"]) and looks_like_password(value)
+        is_secret = bool(found and found["hash"]) or (is_line and bool(found or is_key))
+    return f":{REDACTED}" if is_secret else match[0]
+
+
+def _hide_credential(match: re.Match[str]) -> str:
+    """Redact the password of `-u name:password`, but leave a user with a group."""
+    before, name, value = match.groups()
+    if (
+        value == name
+        or commands.GROUPS.fullmatch(value)
+        or secret_names.is_of_random(name)
+        or not is_secret_value("", value)
+    ):
+        return match[0]
+    option = before[: before.rindex(name)].strip(" \"'\\=")
+    if option[-2:-1] != "-" and option[0] == "-" and option[1] != "-":
+        option = f"-{option[-1]}"  # -sSu bob:x
+    if option in {"-a", "-n"}:
+        is_login = looks_like_password(value) or _find_program(match, commands.TAKES_LOGIN)
+    elif option in {"-u", "--user"}:
+        is_login = not _find_program(match, commands.TAKES_GROUP)
+    else:
+        is_quoted = before[-len(name) - 2] in "\"'"
+        is_login = option[-1] != ":" or is_quoted or looks_like_password(value)
+    return before + REDACTED if is_login else match[0]
 
 
 def _has(text: str, marks: Iterable[str]) -> bool:
@@ -244,6 +415,11 @@ def _hide_two_words(text: str) -> str:
     while match := search(patterns.TWO_WORDS, text, at):
         # a word that is not a password may be the name of one
         at = match.start(2)
+        is_key = match[1][:3].lower() in _KEYS and not patterns.OF_KEYS.search(
+            text[max(0, match.start() - 14) : match.start()]
+        )
+        if is_key and not patterns.MIXED.match(match[2]):
+            continue
         if looks_like_password(match[2]):
             parts += [text[done:at], REDACTED]
             done = at = match.end()
@@ -252,6 +428,18 @@ def _hide_two_words(text: str) -> str:
 
 def _hide_second(match: re.Match[str]) -> str:
     return match[1] + REDACTED if looks_like_password(match[2]) else match[0]
+
+
+def _hide_encoded(word: str, redact: Callable[[str], str]) -> str:
+    """Return a word without what is secret once its %XX are decoded, also if they are nested."""
+    decoded = word
+    for _ in range(_MAX_NESTED):
+        if "%" in decoded:
+            decoded = unquote(decoded)
+    if decoded == word or redact(decoded) == decoded:
+        return word
+    name, equals, value = word.partition("=")
+    return f"{name}={_hide_encoded(value, redact)}" if equals and "%" not in name else REDACTED
 
 
 def _hide_paired(match: re.Match[str]) -> str:
@@ -269,7 +457,7 @@ def looks_like_password(word: str) -> bool:
     has_both = any(map(str.isdigit, word)) and any(map(str.isalpha, word))
     if not has_both or word.rstrip(".,;:").endswith(patterns.NAME_ENDS):
         return False
-    return is_secret_value("", word) and not patterns.NO_PASSWORD.match(word)
+    return is_secret_value("", word) and not patterns.NO_PASSWORD.match(word.rstrip("="))
 
 
 def is_pair(name: str, value: str) -> bool:
@@ -282,3 +470,42 @@ def is_pair(name: str, value: str) -> bool:
 def _keep_groups(match: re.Match[str]) -> str:
     first, *rest = match.groups(default="") or ("",)
     return first + REDACTED + "".join(rest[-1:])
+
+
+# Tables of rows, each with what is done to a match, in this order: the text before a program's
+# name may be part of another value.
+_OF_SIGNS: Final = (
+    *(patterns.BESIDE_SIGNS, patterns.CREDENTIALS),
+    *(patterns.SENTENCES, patterns.SHAPES_BESIDE_SIGNS),
+)
+_BEFORE_NAMES: Final = (
+    (patterns.IN_CONTEXT, _keep_groups),
+    (patterns.BESIDE_SIGNS, _keep_groups),
+    (patterns.COMMANDS, _hide_arguments),
+    (patterns.AFTER_USER, _hide_after_user),
+    (patterns.AFTER_OPTION, _hide_lone),
+    (patterns.PRINTED, _hide_printed),
+    (patterns.REDIRECTED, _hide_redirected),
+    (patterns.FED, _hide_fed),
+    (patterns.AFTER_PERCENT, _keep_groups),
+)
+_AFTER_NAMES: Final = (
+    (patterns.CREDENTIALS, _hide_credential),
+    (patterns.ARGUMENTS, _hide_argument),
+    (patterns.SAID, _hide_second),
+    (patterns.NAMED_PAIRS, _hide_paired),
+    (patterns.SHAPES, _keep_groups),
+    (patterns.SENTENCES, _hide_second),
+    (patterns.SHAPES_BESIDE_SIGNS, _keep_groups),
+)
+# Marks that are searched for only in texts with a sign.
+_SIGN_MARKS: Final = patterns.shortest(
+    {
+        mark
+        for tables in (_BEFORE_NAMES, _AFTER_NAMES)
+        for rows, _ in tables
+        for marks, _ in rows
+        for mark in marks
+        if rows in _OF_SIGNS or _has(mark, patterns.SIGNS)
+    }
+)

@@ -94,6 +94,8 @@ _FOLDER: Final = re.compile(
 _NAMED_BEFORE: Final = re.compile(r"([\w .-]{1,40}?)[\"']?\s?[=:/]\s{0,4}[\"']?\Z")
 _DIGEST: Final = re.compile(r"(?i)(?:sha-?\d{0,3}|sha[23]-\d{3}|md5|blake\w{0,4}|h1|crc32c?)[-=:/]")
 _DIGEST_BEFORE: Final = re.compile(r"(?i)(?<![a-z])(?:sha-?\d{1,3}|md5|blake\w{0,4}|h1)[:=/]\Z")
+# A host in known_hosts: `|1|salt|hash`; public keys of WireGuard's peers and of DNS.
+_HASHED_HOST: Final = re.compile(r"(?:\|1\|(?:[\w+/=]{28}\|)?|\b(?:peer|DNSKEY(?: \d+){3}) )\Z")
 _PUBLIC: Final = re.compile(
     r"-----BEGIN (?:[A-Z0-9 ]{0,40}(?:CERTIFICATE|PUBLIC KEY|PARAMETERS|SIGNATURE|CRL|CMS|PKCS7)"
     r"[A-Z0-9 ]{0,40}|PGP MESSAGE)-----[^-]*+(?:-{1,4}[^-]++)*+"
@@ -134,7 +136,7 @@ mixed 12 GR1348941 xai- pplx- GOCSPX- sntrys_ glsa_ sb_secret_ tgp_v1_ nvapi- py
 mixed 12 pdus+ syt_ sq0csp- sq0atp- tfp_ figd_ CFPAT- AQVN fo1_ fm2_ pscale_pw_ pscale_tkn_
 mixed 12 pscale_oauth_ dnkey- ABSK EAACE fio-u- 1//0 ops_eyJ duffel_live_ duffel_test_ IGQV
 word 16 SWMTKN-1- lsv2_pt_ lsv2_sk_
-mixed 12 dckr_oat_ EAAA CCIPAT_ pcsk_
+mixed 12 pypi- npm_ hf_ dckr_oat_ EAAA CCIPAT_ pcsk_
 dots 12 ATATT3x ATCTT3x dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit. dt0c01. dt0s01. sk.eyJ
 dots 12 tk.eyJ WPL_AP1. sntrys_eyJ
 base64 24 b3BlbnNzaC1rZXktdjE BQIAAA glc_eyJ
@@ -162,6 +164,7 @@ _SHAPED: Final = {
         r"[A-Za-z0-9_]{20,}+"
         for begin in "re_ sgp_ phx_ phc_ jina_ npg_ cio".split()
     },
+    "0x0": r"(?<!\w)0x0[12]00[0-9A-Fa-f]{48,}+",
     "NRAL": r"(?<![A-Za-z0-9])[0-9a-f]{36}NRAL",
     "-": r"(?<![A-Za-z0-9-])[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}(?![A-Za-z0-9-])",
     "pat": r"(?<![A-Za-z0-9])pat[A-Za-z0-9]{14}\.[0-9a-f]{64}",
@@ -233,6 +236,7 @@ def _hide_word(match: re.Match[str], redacted: str, redact: Callable[[str], str]
     if (
         _FOLDER.match(word)
         or _DIGEST_BEFORE.search(before)
+        or _HASHED_HOST.search(before)
         or (named and secret_names.is_of_random(named[1]))
     ):
         return word

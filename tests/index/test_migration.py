@@ -203,7 +203,8 @@ def leaking(path: Path) -> None:
         await memory.publish([unit("b", description="second words"), unit("gone", a=2)], OWNER)
 
     run(path.parent, publish)
-    leak = json.dumps({"description": "plain", "password": SECRET})
+    # version 3 did not know that the option is a password
+    leak = json.dumps({"description": f"steghide embed -p {SECRET}", "password": SECRET})
     with closing(sqlite3.connect(path)) as other, other:
         other.execute(
             "UPDATE objects SET properties = ?, text = text || ?, words = words || ?"
@@ -212,7 +213,7 @@ def leaking(path: Path) -> None:
         )
         other.execute("UPDATE history SET fields = replace(fields, '2', ?)", (f'"{SECRET}"',))
         other.execute("UPDATE history SET fields = replace(fields, '\"a\"', '\"password\"')")
-        other.execute("UPDATE facts SET value = 'redaction 0, text 0' WHERE name = 'written by'")
+        other.execute("UPDATE facts SET value = 'redaction 3, text 0' WHERE name = 'written by'")
 
 
 def test_a_migration_goes_on_after_reads_that_fail(

@@ -540,6 +540,310 @@ murmur | serverpassword={p}
 minecraft | rcon.password={p}
 """
 
+# Further command lines, lines of files and sentences of administrators.
+FURTHER_PHRASES: Final = """
+mysqld-p | mysqld -p{p} --user=mysql
+mysqlsh-p | mysqlsh -u bob -p{p} --sql
+mysqlcheck | mysqlcheck -u root -p{p} --all-databases
+mysqlshow | mysqlshow -u root -p{p}
+mysqlslap | mysqlslap --user=root -p{p} --concurrency=5
+mysqlbinlog | mysqlbinlog -u repl -p{p} binlog.000001
+mysql-upgrade | mysql_upgrade -u root -p{p}
+mariabackup-p | mariabackup --backup -u root -p{p}
+mydumper | mydumper -u bob -p {p} -o /b
+pt-tool | pt-table-checksum h=db1,u=bob,p={p}
+pgpool | pcp_attach_node -h h -U bob -w {p}
+mongo-auth | mongosh --eval 'db.auth("bob", "{p}")'
+sentinel-auth | sentinel auth-pass mymaster {p}
+keydb | keydb-cli -a {p} ping
+valkey | valkey-cli -a {p} ping
+isql-P | isql -U sa -P {p} -S DB1
+isql-odbc | isql -v mydsn bob {p}
+gbak | gbak -b -user SYSDBA -pas {p} db.fdb b.fbk
+tsql | tsql -S db1 -U sa -P {p}
+clickhouse-xml | <users><bob><password_sha256_hex>{h64}</password_sha256_hex></bob></users>
+clickhouse-double | <password_double_sha1_hex>{h40}</password_double_sha1_hex>
+couchbase | couchbase-cli bucket-list -c cb1 -u Administrator -p {p}
+cbbackup | cbbackupmgr backup -c cb1 -u bob -p {p}
+neo4j | cypher-shell -u neo4j -p {p} 'MATCH (n) RETURN n'
+neo4j-auth | NEO4J_AUTH=neo4j/{p}
+oracle-connect | CONNECT scott/{p}@orcl
+oracle-exp | exp scott/{p}@orcl file=a.dmp
+oracle-wallet | mkstore -wrl /w -createCredential orcl scott {p}
+hdbsql | hdbsql -i 00 -u SYSTEM -p {p} 'select 1'
+vsql | vsql -U dbadmin -w {p} -c 'select 1'
+beeline | beeline -u jdbc:hive2://h:10000 -n bob -p {p}
+exasol | exaplus -c h:8563 -u sys -p {p}
+ldappasswd-s | ldappasswd -x -D cn=admin,dc=x -W -s {p} uid=bob,dc=x
+ldappasswd-a | ldappasswd -a {p} -s {p} uid=bob,dc=x
+ldapcompare | ldapcompare -D cn=admin -w {p} uid=x,dc=x cn:x
+ldapvi | ldapvi -D cn=admin -w {p}
+sssd | ldap_default_authtok = {p}
+kinit-here | kinit bob@EX.COM <<< {p}
+kinit-here-q | kinit bob@EX.COM <<< "{p}"
+kadmin-w | kadmin -p admin/admin -w {p} -q listprincs
+kdb5-P | kdb5_util create -s -P {p}
+ipa-install | ipa-server-install -a {p} -p {p} -r EX.COM -U
+ipa-w | ipa-client-install -p admin -w {p} -U
+realm-join | echo {p} | realm join -U admin ex.com
+adcli | echo -n {p} | adcli join --stdin-password ex.com
+smbmap | smbmap -H nas -u bob -p {p}
+wmic | wmic -U DOM/bob%{p} //h 'select * from x'
+crackmapexec | crackmapexec smb h -u bob -p {p}
+impacket | secretsdump.py DOM/bob:{p}@10.0.0.5
+evil-winrm | evil-winrm -i h -u bob -p {p}
+smbpasswd-file | bob:1000:XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX:{H32}:[U          ]:LCT-5F000000:
+mount-cifs-user | mount.cifs //nas/x /mnt -o user=bob%{p}
+mount-cifs-dom | mount -t cifs //nas/x /mnt -o user=DOM/bob%{p},vers=3
+fstab-cifs-short | //nas/x /mnt cifs user=bob%{p},uid=0 0 0
+curl-ubundle | curl -sSu bob:{p} https://h/api
+curl-E | curl -E cert.pem:{p} https://h
+curl-cert | curl --cert /etc/c.pem:{p} https://h
+curlrc | user = "bob:{p}"
+ncftp-p | ncftpput -u bob -p {p} ftp.h /d f
+ncftpget | ncftpget -u bob -p {p} ftp.h . f
+ncftp | ncftp -u bob -p {p} ftp.h
+rclone-obscure | rclone obscure {p}
+restic-sftp | restic -r sftp:bob:{p}@h:/srv backup /etc
+amanda | amandapass //nas/x bob%{p}
+openssl-kenc | openssl aes-256-cbc -d -k {p} -in f
+openssl-des3 | openssl des3 -k {p} -in f -out g
+openssl-hmac | openssl dgst -sha256 -hmac {p} f
+openssl-hmac2 | openssl dgst -sha256 -mac HMAC -macopt key:{p} f
+openssl-hexkey | openssl mac -macopt hexkey:{h32} HMAC
+openssl-passwd-salt | openssl passwd -6 -salt abc {p}
+gpg-here | gpg --passphrase-fd 0 -d f.gpg <<< {p}
+gpg-sub | gpg --passphrase-file <(echo {p}) -d f.gpg
+sevenzz | 7zz a -p{p} a.7z dir
+zip-glued | zip -rP {p} a.zip dir
+cryptsetup-here | cryptsetup luksOpen /dev/sdb1 data <<< {p}
+cryptsetup-here-q | cryptsetup open /dev/sdb1 data - <<< "{p}"
+cryptsetup-sub | cryptsetup luksAddKey /dev/sdb1 <(echo -n {p})
+cryptsetup-sub-kf | cryptsetup open --key-file <(printf %s {p}) /dev/sdb1 data
+veracrypt-p | veracrypt -t -p {p} /v /mnt
+encfs | echo {p} | encfs -S /a /b
+zfs-key | echo {p} | zfs load-key tank/enc
+htpasswd-nb | htpasswd -nb bob {p}
+chpasswd-here | chpasswd <<< "bob:{p}"
+useradd-openssl | useradd -p $(openssl passwd -6 {p}) bob
+sudo-here | sudo -S id <<< {p}
+wpa_passphrase | wpa_passphrase "Home Net" {p}
+wpa_cli_wep | wpa_cli set_network 0 wep_key0 {H26}
+interfaces-wep | wireless-key s:{p}
+ipmi-power | ipmipower -h b -u ADMIN -p {p} --stat
+fence-ipmi | fence_ipmilan -a b -l ADMIN -p {p} -o status
+pcs-auth | pcs host auth n1 n2 -u hacluster -p {p}
+racadm | racadm -r b -u root -p {p} getsysinfo
+snmp-table | snmptable -v2c -c {p} sw1 ifTable
+snmpd-rw | rwcommunity6 {p} ::1
+snmptrapd | authCommunity log,execute,net {p}
+snmpd-trap | trap2sink 10.0.0.9 {p}
+snmpd-trapcom | trapcommunity {p}
+cisco-tacacs | tacacs-server key {p}
+cisco-radius | radius-server host 10.0.0.2 key {p}
+cisco-ospf | ip ospf message-digest-key 1 md5 {p}
+frr-ospf | ip ospf authentication-key {p}
+openconnect | echo {p} | openconnect -u bob --passwd-on-stdin vpn.h
+openfortivpn | openfortivpn vpn.h -u bob -p {p}
+ipsec-rsa | : RSA key.pem "{p}"
+ipsec-ntlm | bob : NTLM 0x{h32}
+radtest | radtest bob {p} 127.0.0.1 0 {p}
+radclient | echo 'User-Name=bob,User-Password={p}' | radclient h auth {p}
+radius-eapol | eapol_test -c e.conf -s {p}
+tac-plus | user = bob { login = cleartext {p} }
+tac-des | login = des {C13}
+dig-y | dig -y k1:{B22}== @ns x axfr
+kubeadm-cert | kubeadm join h:6443 --certificate-key {h64}
+kubectl-lit | kubectl create secret generic x --from-literal=api={p}
+docker-here | docker login -u bob --password-stdin <<< {p}
+podman-secret | printf {p} | podman secret create db -
+podman-secret-echo | echo -n "{p}" | podman secret create db -
+podman-secret-here | podman secret create db - <<< {p}
+vault-kv | vault kv put secret/db value={p}
+etcdctl | etcdctl --user root:{p} get x
+zkcli | zkCli.sh addauth digest super:{p}
+aws-ssm | aws ssm put-parameter --name /p --type SecureString --value {p}
+mc-alias | mc alias set m https://h minioadmin {p}
+swift | swift -A http://h/auth -U a:bob -K {p} list
+ntfy-user | ntfy publish -u bob:{p} t m
+twine | twine upload -u bob -p {p} dist/*
+poetry | poetry config http-basic.x bob {p}
+ansible-vaultpw | ansible-vault view f --vault-password-file <(echo {p})
+chef | knife bootstrap h -x bob -P {p}
+jenkins-cli | java -jar jenkins-cli.jar -s http://j -auth bob:{h34} list-jobs
+sonar | sonar-scanner -Dsonar.login={h40}
+newrelic-ini | newrelic.license = "{h40}"
+newrelic-cli | newrelic-install --license {h40}
+splunk | splunk add forward-server h:9997 -auth admin:{p}
+nagios-resource | $USER3$={p}
+nagios-check | check_mysql -H db1 -u nagios -p {p}
+nagios-http | check_http -H h -a bob:{p}
+nagios-snmp | check_snmp -H sw1 -C {p} -o sysUpTime.0
+nagios-pg | check_pgsql -H db1 -l nagios -p {p}
+nagios-nrpe-ldap | check_ldap -H l -b dc=x -D cn=x -P {p}
+icinga-ticket | icinga2 node setup --ticket {h40}
+monit | allow admin:{p}
+nut-monitor | MONITOR ups@localhost 1 upsmon {p} master
+rabbit-auth | rabbitmqctl authenticate_user bob {p}
+rabbit-admin | rabbitmqadmin -u bob -p {p} list queues
+erl-cookie | erl -sname a -setcookie {L20}
+jboss-add | add-user.sh -u bob -p {p} -g admin
+squid-peer | cache_peer p.h parent 3128 0 login=bob:{p}
+squid-ldap | auth_param basic program /usr/lib/squid/basic_ldap_auth -D cn=x -w {p} -b dc=x
+tinyproxy | BasicAuth bob {p}
+proxychains | socks5 10.0.0.1 1080 bob {p}
+haproxy-stats | stats auth bob:{p}
+nginx-apikey | proxy_set_header X-Api-Key {p};
+apache-setenv | SetEnv SECRET_KEY {p}
+apache-passphrase | SSLPassPhraseDialog exec:/bin/echo {p}
+caddy-hash | caddy hash-password -p {p}
+drush | drush user:password bob '{p}'
+devise | config.pepper = '{h128}'
+pct-url | postgres%3A%2F%2Fbob%3A{p}%40db1%2Fshop
+pct-form | user%3Dbob%26password%3D{p}
+pct-whole | %70%61%73%73%77%6f%72%64%3D{p}
+pct-redirect | https://h/login?next=https%3A%2F%2Fbob%3A{p}%40h2%2F
+iscsi-kernel | root=iscsi:bob:{p}@10.0.0.1::3260::iqn.2024-01.x:t
+iscsi-kernel2 | netroot=iscsi:bob:{p}:al:{p}@10.0.0.1::::iqn.2024-01.x:t
+iscsi-chapin | node.session.auth.password_in = {p}
+iscsiadm | iscsiadm -m node -T t -o update -n node.session.auth.password -v {p}
+scst | IncomingUser "bob {p}"
+kernel-rootpw | inst.sshpw={p} rootpw={p}
+systemd-creds | systemd-ask-password <<< {p}
+kickstart-ssh | sshpw --username=root {p} --plaintext
+unattend-win | <AdministratorPassword><Value>{p}</Value></AdministratorPassword>
+virsh-secret | virsh secret-set-value uuid {B24}
+qemu-secret | qemu-img info --object secret,id=s,data={p} x
+qemu-monitor | set_password vnc {p}
+vncpasswd | vncpasswd -f <<< {p}
+vncpasswd-pipe | echo {p} | vncpasswd -f
+vncviewer | vncviewer -passwd <(echo {p} | vncpasswd -f) h:1
+tigervnc | vncserver -rfbauth <(printf %s {p})
+swaks | swaks --to a@b --server smtp.h -au bob -ap {p}
+sendemail | sendEmail -f a@b -t c@d -s smtp.h -xu bob -xp {p}
+doveadm-auth | doveadm auth test bob {p}
+exim-hide | hide mysql_servers = h/x/bob/{p}
+exim-send | client_send = : bob : {p}
+sendmail-auth | AuthInfo:smtp.h "U:bob" "P:{p}"
+cyrus | echo {p} | saslpasswd2 -p -c bob
+saslpasswd | saslpasswd2 -c bob <<< {p}
+freeswitch-es | fs_cli -H h -p {p}
+kamailio | kamctl add 100 {p}
+sipp | sipp -s 100 -au 100 -ap {p} h
+coturn-user | user=bob:{p}
+coturn-key | turnadmin -k -u bob -r x -p {p}
+turnutils | turnutils_uclient -u bob -w {p} h
+nickserv | /msg NickServ IDENTIFY {p}
+winbind | wbinfo -a bob%{p}
+ntlmv2 | bob::DOM:0123456789abcdef:{h32}:{h96}
+pth | -hashes aad3b435b51404eeaad3b435b51404ee:{h32}
+pbkdf2 | pbkdf2:sha256:600000${A16}${h64}
+werkzeug | scrypt:32768:8:1${A16}${h128}
+sha1crypt | $sha1$480000${A8}${C28}
+mssql-hash | 0x0200{H128}
+users-oath | HOTP/T30/6 bob - {h40}
+yubico | ykman otp chalresp -f 2 {h40}
+yubi-pin | ykman piv access change-pin -P {d6} -n {d6}
+pkcs11-pin | pkcs11-tool --login --pin {d6} -O
+pkcs11-uri | pkcs11:token=x;object=y?pin-value={d6}
+softhsm | softhsm2-util --init-token --slot 0 --label x --pin {d6} --so-pin {d8}
+tpm2 | tpm2_createprimary -C o -P {p}
+tpm2-auth | tpm2_load -p {p} -C p.ctx
+hdparm-unlock | hdparm --user-master u --security-unlock {p} /dev/sda
+sedutil | sedutil-cli --setlockingrange 0 LK {p} /dev/sda
+sedutil-init | sedutil-cli --initialsetup {p} /dev/sda
+ucarp | ucarp -i eth0 -s 10.0.0.1 -v 1 -p {p} -a 10.0.0.2
+ossec | ossec-authd -P {p}
+crowdsec | cscli bouncers add x -k {p}
+tor-ctl | AUTHENTICATE "{p}"
+transmission-authenv | TR_AUTH=bob:{p}
+zwave-key | S2_AccessControl: {H32}
+sshfs | echo {p} | sshfs bob@h:/ /mnt -o password_stdin
+autofs-pct | x -fstype=cifs,user=b%{p} ://h/x
+curlftpfs | curlftpfs -o user=bob:{p} ftp.h /mnt
+rsync-pwfile | rsync --password-file=<(echo {p}) bob@h::m .
+proftpd-sql | SQLConnectInfo x@localhost bob {p}
+pureftpd | (echo {p}; echo {p}) | pure-pw useradd bob -u ftp -d /srv
+proftpd-ldap | LDAPBindDN cn=x {p}
+word-is | the password for admin is {p}
+word-is-2 | The password of user bob on db1 is {p}, change it soon
+word-set | password changed to {p}
+word-pw | PW for root is {p}
+word-key | backup key {p}
+word-key2 | the recovery key is {p}
+word-key3 | api key {p} was revoked
+word-login | login with bob / {p}
+word-code | unlock code {d8}
+word-wlan | WLAN-Schlüssel: {p}
+word-cred | credentials bob:{p}
+word-enter | enter {p} as the password
+word-temp | A temporary password is generated for root@localhost: {p}
+log-mysqltemp | [Note] [MY-010454] [Server] A temporary password is generated for root@localhost: {p}
+token-oneword | APITOKEN={p}
+token-oneword2 | AUTHTOKEN={p}
+token-oneword3 | GITHUBTOKEN={p}
+token-oneword4 | accesstoken: {p}
+token-oneword5 | refreshtoken={p}
+token-oneword6 | bottoken={p}
+token-oneword8 | DEPLOYTOKEN={p}
+token-oneword9 | slacktoken = "{p}"
+token-one-pwd | DBPWD={p}
+token-one-cred | DBCREDENTIALS={p}
+token-one-signing | SIGNINGKEY={p}
+token-one-enc | ENCRYPTIONKEY={p}
+token-one-priv | PRIVKEY={p}
+token-one-smtppw | SMTPPW={p}
+token-one-mypw | MYPW={p}
+token-netbird | netbird up --setup-key {H8}-{H4}-{H4}-{H4}-{H12}
+token-snyk | snyk auth {h8}-{h4}-{h4}-{h4}-{h12}
+token-opsgenie | GenieKey {h8}-{h4}-{h4}-{h4}-{h12}
+token-minio | mc admin user add m bob {p}
+token-seafile | seaf-cli sync -u bob -p {p} -l x
+token-nextcloudcmd | nextcloudcmd -u bob -p {p} /d https://h
+c-mysql3 | ExecStart=/usr/sbin/mysqld -p{p}
+c-mount2 | mount.cifs //srv/x /mnt -o user=X/bob%{p},ro
+c-restic3 | restic -r sftp:u:{p}@nas:/b check
+c-openssl3 | openssl aes-256-cbc -k {p} -in a -out b
+c-luks2 | cryptsetup luksFormat /dev/sdb1 <<< "{p}"
+c-luks3 | cryptsetup open /dev/sdb1 x --key-file <(printf %s {p})
+c-chp2 | chpasswd <<< 'root:{p}'
+c-ht2 | htpasswd -nbm admin {p}
+c-ldapp | ldappasswd -H ldap://l -x -D cn=admin -w {p} -s {p} uid=x
+c-isql | isql -S SRV -U sa -P {p}
+c-vpn | openconnect --user=bob --passwd-on-stdin h <<< {p}
+c-podman | printf {p} | podman secret create pg_pass -
+c-podman3 | echo "{p}" | podman secret create tok -
+c-gh | GITHUBTOKEN={p}
+c-api | APITOKEN={p}
+c-auth | AUTHTOKEN={p}
+c-bot | BOTTOKEN={p}
+c-ci | CITOKEN={p}
+c-iscsi | root=iscsi:user:{p}@10.0.0.5::3260:1:iqn.2020-01.x:y
+c-iscsi2 | rd.iscsi.initiator=iqn.x netroot=iscsi:u:{p}@h::3260::iqn
+c-squid | cache_peer 10.0.0.2 parent 8080 0 no-query default login=bob:{p}
+c-nr2 | newrelic.license="{h40}"
+c-ntlm2 | nt_hash = {h32}
+c-ntlm3 | hash NTLM: {h32}
+c-pct | redis%3A%2F%2F%3A{p}%40cache%3A6379%2F0
+c-pct2 | user%3Dbob%26pass%3D{p}
+c-pct3 | https%3A%2F%2Fbob%3A{p}%40git.h%2Fr.git
+c-pw1 | the password for admin is {p}
+c-pw2 | the password of root is {p}
+c-pw4 | backup key {p}
+c-pw5 | backup key: {p}
+c-vnc | vncpasswd -f <<< "{p}" > /root/.vnc/passwd
+c-tac | tacacs-server host 10.0.0.3 key {p}
+c-nag | define command { command_line $USER1$/check_mysql -H h -u nagios -p {p} }
+c-nag2 | check_http -H h -a admin:{p} -S
+c-ast2 | auth=bob:{p}@asterisk
+c-jenk | java -jar jenkins-cli.jar -auth admin:{p} -s http://j
+c-sonar | sonar.login={h40}
+c-php | $db = new mysqli("localhost", "bob", "{p}", "x");
+c-adcli | adcli join -U admin --stdin-password ex <<< {p}
+c-nut | MONITOR ups@h 1 mon {p} slave
+c-radtest | radtest bob {p} localhost 1812 {p}
+"""
+
 # Names whose values are secret; a name and a template for the value.
 NAMED: Final = """
 db-password | DB_PASSWORD | {p}
@@ -643,7 +947,7 @@ class Kind(NamedTuple):
 def kinds() -> list[Kind]:
     """Return all kinds, which have different names."""
     tokens = [Kind(*row[:1], "token", "", row[1]) for row in _rows(TOKENS)]
-    phrases = [Kind(*row[:1], "phrase", "", row[1]) for row in _rows(PHRASES)]
+    phrases = [Kind(*row[:1], "phrase", "", row[1]) for row in _rows(PHRASES + FURTHER_PHRASES[1:])]
     named = [Kind(row[0], "named", row[1], row[2]) for row in _rows(NAMED)]
     found = [*tokens, *phrases, *named]
     assert len({kind.name for kind in found}) == len(found)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from opdbus.state import redact
 from opdbus.state.object import PUBLISHED, Identity
 from secret_corpus.kinds import Kind, fill
 
@@ -81,6 +82,12 @@ def plant(kind: Kind) -> Iterator[Planted]:
         "environment mapping": {"environment": dict([variable.split("=", 1)])},
         "unit file": {"content": unit},
         "cron": {"line": cron},
+        "bytes": {
+            "content": redact.decode_bytes(
+                f"# {said}\n{text if label == '' else setting}\n\0".encode()
+            )
+        },
+        "journal": {"failed": [{"at": "x", "lines": ["started", f"run[7]: {said}", "done"]}]},
     }
     yield Planted("name", _identity(setting), {"description": "kept"}, part.secrets)
     for place, properties in values.items():

@@ -54,7 +54,7 @@ def test_longest_name_is_accepted(place: int) -> None:
     assert make_object(WHO, *names, {}).identity[place + 1] == names[place]
 
 
-def test_bytes_become_hexadecimal() -> None:
+def test_what_json_lacks_is_converted() -> None:
     """Turn what D-Bus can carry and JSON cannot: bytes, tuples, keys that are numbers."""
     values: dict[str, Any] = {
         "mac": b"\x52\x54\x00",
@@ -63,6 +63,55 @@ def test_bytes_become_hexadecimal() -> None:
     }
     item = make_object(WHO, "net", "link", "a", values)
     assert item.properties == {"mac": "525400", "list": ["a", [""]], "map": {"7": {"True": "ff"}}}
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"eth0", "eth0"),
+        (b"/srv/my data\0", "/srv/my data"),
+        ("Gr\u00fc\u00dfe".encode(), "Gr\u00fc\u00dfe"),
+        (b"A=1\0LANG=C\0", "A=1\nLANG=C"),
+        ("ssid of guests".encode("utf-16-le"), "ssid of guests"),
+        ("ssid of guests".encode("utf-16"), "ssid of guests"),
+        (b"\x52\x54\x00\x12\x34\x56", "525400123456"),
+        (b"\xff\xfe\xfd", "fffefd"),
+        (b"Gr\xfc\xdfe", "4772fcdf65"),
+        (b"\0" * 8, "0000000000000000"),
+    ],
+)
+def test_text_in_bytes_is_text(data: bytes, shown: str) -> None:
+    """Keep text in bytes as text, and hexadecimal digits only for what is none."""
+    assert make_object(WHO, "net", "link", "a", {"x": data}).properties == {"x": shown}
+
+
+@pytest.mark.parametrize(
+    "secret", ["password=SECRETS", "mysql -u root -pSECRETS", "token: SECRETS"]
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{}\0", "LANG=C\0{}\0", "\x01\x02\x7f{}\x03", "# a\n{}\nb\n", "\x00\x01\x02\x03 {}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-16", "latin-1"])
+def test_secrets_in_bytes_are_hidden(secret: str, form: str, encoding: str) -> None:
+    """Hide a secret in bytes of any text encoding, alone, between others, and inside of data."""
+    data = form.format(secret).encode(encoding)
+    values: dict[str, Any] = {"x": data, "many": [b"a", data], "map": {"y": data + b"\xff"}}
+    stored = make_object(WHO, "app", "thing", "a", values).json()
+    assert "[redacted]" in stored
+    for shape in ("SECRETS", *("SECRETS".encode(each).hex() for each in ("utf-8", "utf-16-le"))):
+        assert shape not in stored
+
+
+def test_private_keys_in_bytes_are_hidden() -> None:
+    """Hide private keys in DER, and leave public keys and certificates."""
+    private = (b"\x30\x82\x04\xbd\x02\x01\x00\x30\x0d\xaa", b"\x30\x77\x02\x01\x01\x04\x20\xaa")
+    public = (b"\x30\x82\x01\x22\x30\x0d\x06\x09\xaa", b"\x30\x82\x03\xbd\x30\x82\x02\xaa")
+    values = {"private": [*private], "public": [*public]}
+    shown = make_object(WHO, "app", "thing", "a", values).properties
+    assert shown == {"private": ["[redacted]"] * 2, "public": [each.hex() for each in public]}
 
 
 @pytest.mark.parametrize(

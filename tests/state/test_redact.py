@@ -240,6 +240,32 @@ bindpw SEC_not_a_key=1 bindpw=SEC
 rocommunity=SEC
 requirepass SEC
 wpa_psk SEC
+steghide extract -sf a.jpg -p hunter7SEC
+mcrypt -k hunter7SEC a
+sqsh -S h -P hunter7SEC
+net use z: /pass:hunter7SEC
+consul acl set-agent-token default hunter7SEC
+virsh set-user-password vm bob hunter7SEC
+redis-cli ACL SETUSER bob on >SEC
+git clone https://hunter7SEC@github.com/x/y.git
+SENTRY_DSN=https://hunter7SEC@o1.ingest.example/1
+bot12345:AA1111111111111111111111111SEC
+secret "hunter7SEC==";
+community hunter7SEC
+client1:hunter71deadbeef0011SEC
+Authorization: Digest username="a", response="hunter7SEC"
+acme.sh --set CF_Key=hunter7SEC
+export CF_Key="hunter7SEC"
+consumer_key=hunter7!SEC
+keepassxc-cli open db.kdbx <<< hunter7SEC
+kpcli --pwfile <(echo hunter7SEC)
+sops --set '["db"]["password"] "hunter7SEC"' f
+chat -v '' ATDT ogin: bob word: SEC
+Credentials("Realm", "host", "bob", "SEC")
+box.schema.user.passwd('bob', 'SEC')
+traefik basicauth.users=bob:hunter7SEC
+AKIDEXAMPLE12345678:hunter7SEC
+secure-cookie-key hunter7SEC
 """
 HIDDEN_CASES = [
     line.replace("SEC_not_a_key", "other") for line in HIDDEN.strip().splitlines() if line
@@ -358,6 +384,366 @@ $PATH and ${HOME}
 costs $5 or $6 at most
 a=b, c: d
 x
+ConditionCredential=db.password
+ConditionCredential=!passwd.hashed-password.root
+PassEnvironment=HOME LANG TOKEN_FILE
+PassEnvironment=DB_PASSWORD
+net.bridge.bridge-nf-pass-vlan-input-dev = 0
+bridge-nf-pass-vlan-input-dev=0
+PyJWT==2.15.1
+pypi-attestations==0.0.20
+mysql -u root -p shop
+curl -u bob https://h
+curl -U bob -x p:3128 https://h
+curl -u : --negotiate https://h
+lftp -u bob sftp://h
+smbclient -U bob //nas/share
+rpcclient -U "" -N nas
+gpg --passphrase-fd 0 -d f.gpg
+session.cookie_httponly = 1
+smtp_sasl_password_maps = hash:/etc/postfix/sasl_passwd
+password_query = SELECT username, password FROM users WHERE username = '%u'
+default_pass_scheme = SHA512-CRYPT
+password_encryption = scram-sha-256
+wg set wg0 peer q7Yt0s6mXl1Hn0WvZcT3pRfKe8bJd5uGaLo4iEwS2nY= allowed-ips 10.0.0.2/32
+imagePullSecrets: [{name: regcred}]
+pip install PyJWT==2.15.1 keyring
+usermod -p '!' bob
+echo 1 | sudo tee /proc/sys/net/ipv4/ip_forward
+echo hello | openssl dgst -sha256
+mysqladmin -u root -p status
+helm install x bitnami/postgresql --set auth.existingSecret=pg
+existingSecret: pg-secret
+Tokens: 0: systemd-fido2
+mysql -u root -p wordpress < dump.sql
+echo hello | docker exec -i c cat
+AssertCredential=x.y
+net.bridge.bridge-nf-pass-vlan-input-dev=1
+PyJWT==2.9.0
+curl -u bob https://h
+passwd: password updated successfully
+postfix/smtpd[12]: warning: SASL LOGIN authentication failed: UGFzc3dvcmQ6
+npm_config_registry=https://registry.npmjs.org/
+hf_transfer_enabled=1
+pypi-server-standalone 2.0
+PassEnvironment=LANG
+LoadCredential=tls.key:/etc/ssl/private/tls.key
+LoadCredential=db-password
+ImportCredential=passwd.*
+PrivateKeyFile=/etc/systemd/network/wg0.key
+PresharedKeyFile=/run/secrets/psk
+PassCredentials=yes
+PassPacketInfo=no
+token bucket filter with rate 10mbit burst 32kbit latency 400ms
+tc qdisc add dev eth0 root tbf rate 1mbit burst 32kbit latency 400ms
+kernel.keys.root_maxbytes = 25000000
+net.ipv4.tcp_fastopen_key = 00000000-00000000-00000000-00000000
+net.ipv4.tcp_syncookies = 1
+PasswordAuthentication yes
+KbdInteractiveAuthentication no
+PubkeyAuthentication yes
+AuthorizedKeysFile .ssh/authorized_keys
+KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org,ecdh-sha2-nistp256
+PubkeyAcceptedAlgorithms ssh-ed25519,rsa-sha2-512
+MACs hmac-sha2-512-etm@openssh.com
+HostKey /etc/ssh/ssh_host_ed25519_key
+PreferredAuthentications publickey,password
+django-rest-framework-simplejwt==5.3.1
+SecretStorage==3.3.3
+libpwquality1 1.4.5-5
+gnome-keyring 48.0-1
+pwgen 2.08-2
+ssh-askpass-gnome 1:10.0p1-7
+libpasswdqc0
+ENCRYPT_METHOD YESCRYPT
+auth [success=1 default=ignore] pam_unix.so nullok
+password required pam_deny.so
+key = value
+PRIMARY KEY (`id`)
+Keyboard layout us
+XKBLAYOUT=de
+KEYMAP=de-latin1
+psk-flags=0
+auth-alg=open
+gtk-key-theme-name = 'Default'
+ssh -p 22 bob@h
+sftp -P 2222 bob@h
+docker run -d -p 127.0.0.1:5432:5432 -v db:/var/lib postgres
+mysql -P 3307 -h db1
+psql -p 5433 -U bob -w shop
+nc -u 10.0.0.1 514
+nmap -p 22,80,443 10.0.0.0/24
+strace -p 1234 -f
+kill -s HUP 1234
+ls -a /etc
+wget -P /tmp https://h/f
+wget --no-check-certificate -q https://h
+smbclient -N -L nas
+mount -t cifs //nas/x /mnt -o credentials=/etc/nas.cred
+mount -o user,noauto /dev/sdb1 /mnt
+cryptsetup luksOpen /dev/sdb1 data
+cryptsetup luksOpen --key-file /root/k /dev/sdb1 data
+swap /dev/sda3 /dev/urandom swap,cipher=aes-xts-plain64,size=512
+data /dev/sda2 /etc/keys/data.key luks
+restic -r sftp:bob@h:/srv/repo backup /etc
+restic -r rest:https://h:8000/ backup
+rsync -avp bob@h:/a /b
+ldapsearch -x -W -D cn=admin,dc=x -b dc=x
+ldapsearch -x -H ldap://l -b dc=example,dc=org uid=bob
+kinit -k -t /etc/krb5.keytab host/h
+openssl x509 -in c.pem -noout -fingerprint -sha256
+openssl pkcs12 -in c.p12 -passin env:PW
+gpg --keyserver keys.openpgp.org --send-keys 0x9E1F2A3B4C5D6E7F
+gpg: Signature made Tue 01 Jul 2025 using RSA key 9B3F5C0E71D24A6B8C0D9E1F2A3B4C5D6E7F8091
+Failed password for invalid user admin from 10.0.0.5 port 51234 ssh2
+bob : 3 incorrect password attempts ; TTY=pts/0 ; PWD=/home/bob ; USER=root ; COMMAND=/bin/ls
+gkr-pam: unable to locate daemon control file
+The password for root is not set
+This man page describes the format of the password file
+the password is stored encrypted in /etc/shadow
+Enter the passphrase when prompted
+a passphrase is required to unlock the volume
+please type the passphrase for disk data (sdb1)
+Forward Password Requests to Wall Directory Watch
+systemd-tty-ask-password-agent --watch --console
+the token expires in 3600 seconds
+token expired
+invalid token at line 3
+unexpected token '}' in JSON at position 12
+syntax error near unexpected token `done'
+private key does not match the certificate
+license key is missing
+key exchange: kex algorithm: curve25519-sha256
+pass_persist .1.3.6.1.4.1.2021.255 /usr/local/bin/script
+proxy_pass http://127.0.0.1:8080;
+auth_basic "Restricted area";
+ServerSignature Off
+AuthType Basic
+ProxyPassReverse /api http://127.0.0.1:8080/
+smtpd_tls_key_file=/etc/ssl/private/ssl-cert-snakeoil.key
+smtpd_tls_session_cache_database = btree:${data_directory}/smtpd_scache
+ssl_key = </etc/dovecot/private/dovecot.pem
+http_access allow localhost
+PSKsecrets = /etc/stunnel/psk.txt
+stats socket /run/haproxy/admin.sock mode 660 level admin
+timeout client 50000
+protected-mode yes
+hostssl all all 0.0.0.0/0 md5
+old_passwords=0
+skip-grant-tables
+SELECT user, authentication_string FROM mysql.user
+max_tokens: 4096
+rd.luks.uuid=luks-9b3f5c0e-71d2-4a6b-8c0d-9e1f2a3b4c5d
+cryptdevice=UUID=9b3f5c0e-71d2-4a6b-8c0d-9e1f2a3b4c5d:root rd.luks.options=discard
+root=iscsi:10.0.0.1::3260::iqn.2024-01.org.example:target
+console=ttyS0,115200n8 console=tty0
+systemd.set_credential_binary
+InitiatorName=iqn.1993-08.org.debian:01:9b3f5c0e71d2
+iscsiadm -m node -T iqn.2024-01.org.example:t -p 10.0.0.1:3260 --login
+nmcli connection modify Home wifi-sec.key-mgmt wpa-psk
+ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGq7Yt0s6mXl1Hn0WvZcT3pRfKe8bJd5uGaLo4iEwS2n bob@h
+h ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGq7Yt0s6mXl1Hn0WvZcT3pRfKe8bJd5uGaLo4iEwS2n
+age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p
+example.com. IN DS 12345 13 2 9B3F5C0E71D24A6B8C0D9E1F2A3B4C5D9B3F5C0E71D24A6B8C0D9E1F2A3B4C5D
+_443._tcp.h. TLSA 3 1 1 9b3f5c0e71d24a6b8c0d9e1f2a3b4c5d9b3f5c0e71d24a6b8c0d9e1f2a3b4c5d
+9b3f5c0e-71d2-4a6b-8c0d-9e1f2a3b4c5d
+S3Z1NB0K123456
+etag: "9b3f5c0e71d24a6b8c0d9e1f2a3b4c5d"
+cookie=0x0, duration=123.4s, table=0, n_packets=12
+XAUTHORITY=/run/user/1000/gdm/Xauthority
+SUDO_ASKPASS=/usr/bin/ksshaskpass
+token_endpoint: https://h/oauth2/token
+AUTH_TYPE=basic
+PASSWORD_MIN_LENGTH=12
+secretName: tls-secret
+automountServiceAccountToken: false
+kubeadm init --pod-network-cidr=10.244.0.0/16
+docker secret create db ./pw.txt
+podman secret create db /etc/pw.txt
+podman secret ls
+podman secret ls
+docker login -u bob registry.h
+aws s3 ls s3://bucket
+gcloud auth login
+gh auth status
+/etc/passwd-
+/etc/shadow
+/etc/ssl/private/ssl-cert-snakeoil.key
+/run/credentials/systemd-journald.service
+/usr/share/polkit-1/actions/org.freedesktop.secret.policy
+org.freedesktop.login1.set-user-linger
+Certificate and Key Storage
+D-Bus User Message Bus
+passwd --expire bob
+useradd -m -s /bin/bash -G sudo bob
+cat key.pub | wg pubkey
+getent shadow
+find / -perm -4000 -type f
+chmod 600 /etc/app/token
+ls -l /etc/ssl/private/
+mysqladmin ping
+mysqladmin --defaults-file=/etc/mysql/debian.cnf shutdown
+sqlcmd -S db1 -E -Q 'select 1'
+rabbitmqctl list_users
+consul members
+terraform plan -out tf.plan
+xfreerdp /v:h /u:bob /p
+x11vnc -rfbauth /etc/vncpasswd
+ykman list
+tpm2_getcap properties-fixed
+pin: out of range
+pinctrl 10 at pin 42
+the pinned version is 1.2.3
+GPIO pin 27 is used by led0
+login: timed out after 60 seconds
+session opened for user root
+session-3.scope
+Started Session 3 of User bob.
+user session cookie lifetime 3600
+cookies: 12
+same-site cookie policy
+CSRF cookie not set
+community edition 2.4.0
+MariaDB Community Server 11.4
+contact the community at https://h/forum
+cipher=aes-xts-plain64:sha512
+keyslots: 0 1 2
+token 0: systemd-tpm2
+Symmetric-key AES 256
+algorithm hmac-sha256;
+Subkey-Type: RSA
+ssh://git@github.com:22/o/r.git
+git@github.com:o/r.git
+postgres://bob@db1/shop
+redis://cache:6379/0
+ldap://l:389/dc=x
+smb://nas/share
+https://h/x?next=%2Fhome%2Fbob
+https%3A%2F%2Fh%2Fa%3Fb%3D1
+/mnt/My%20Disk/file
+50%25 done
+client1: connected from 10.0.0.5
+postgres:16-alpine
+bob:x:1000:1000:Bob,,,:/home/bob:/bin/bash
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+daemon:*:19000:0:99999:7:::
+bob:100000:65536
+LS_COLORS=rs=0:di=01;34
+0 3 * * * root certbot renew -q
+@reboot bob /home/bob/start.sh -p 8080
+OnCalendar=*-*-* 03:00:00
+ExecStart=/usr/bin/app --token-file /etc/app/token
+ExecStart=/usr/bin/vault server -config=/etc/vault.d
+Environment=TOKEN_PATH=/run/token
+Environment="SECRET_STORE=vault"
+EnvironmentFile=-/etc/default/secrets
+Description=Password Manager
+BusName=org.freedesktop.secrets
+surpassed 100
+passive mode
+passthrough enabled
+pass 1: checking inodes, blocks and sizes
+fsck pass 0
+secretion
+author: Bob Smith
+auth=PLAIN LOGIN
+authpriv,auth.* /var/log/auth.log
+keys: 12
+key event
+hotkey ctrl+alt+t
+private address
+credentials are cached for 15 minutes
+no credentials provided
+credential.helper=store
+git config --global user.signingkey 9E1F2A3B4C5D6E7F
+commit.gpgsign=true
+auth failure
+error code 0x80070005
+status code 404
+country code DE
+zip code 12345
+password last changed Jan 01, 2025
+Password inactive: never
+password quality: 3/4
+Password for 'https://bob@h':
+GSSAPI Error: No credentials were supplied
+New Relic infrastructure agent 1.62.0
+terraform 1.9.8
+fetchmail 6.4.39-1
+poll pop.h protocol pop3
+stunnel4 3:5.72-1
+restic -r sftp:backup@nas:/b backup /home
+printf hello | tee /etc/motd
+backup key rotation policy
+the password for admin is not set
+Password for bob was changed
+password changed for root
+root=/dev/sda1 ro quiet
+login=bob
+client1:active
+node1:9100
+sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+container:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+poll pop.h proto pop3 user "bob" is bob here
+license_key_file: /etc/newrelic.key
+license: MIT
+NTLM: enabled
+q=a%26b%3Dc
+net.bridge.bridge-nf-call-iptables = 1
+PyJWT[crypto]==2.9.0
+django-rest-passwordreset==1.4.1
+pyjwt~=2.8
+passlib[bcrypt]==1.7.4
+num_tokens=128
+-p 8080:80
+journalctl -u nginx -p err
+ps -u bob -p 1234
+lsof -u bob -p 99
+git log --author bob -p src/x.c
+crontab -u bob -l
+pkill -u bob -f name
+Basic authentication realm
+access key pair
+service key server
+admin key combination
+pin 12 muxed to gpio1
+the password is stored in the keyring
+This password will be used by default
+password hash type yescrypt5
+secret version 3
+token lifetime 10m
+passwd[123]: password for 'bob' changed by 'root'
+systemd[1]: Started systemd-ask-password-wall.path
+dovecot: imap-login: Login: user=<bob>, method=PLAIN, rip=10.0.0.1
+keyctl show @s
+DNSSEC key 12345/ECDSAP256SHA256
+MD5:16:27:ac:a5:76:28:2d:36:63:1b:56:4d:eb:df:a6:48
+f1d2d2f924e986ac86fdf7b36c94bcdf32beec15
+SHOW MASTER STATUS
+ALTER USER bob PASSWORD EXPIRE
+auth-user-pass /etc/openvpn/cred
+secret /etc/openvpn/static.key
+pass .1.3.6.1.4.1.8072 /usr/bin/x
+passwd_file = /etc/app/passwd
+psk_file /etc/mosquitto/psk
+allow_anonymous false
+password=$DB_PASSWORD
+password=${DB_PASSWORD}
+token={{ vault_token }}
+password: <your-password1>
+password=%(db_pass)s
+secret: !vault
+serviceAccountToken: {path: token}
+set-password failed: user42
+libsecret-1-0:amd64
+passwd 1:4.13+dfsg1-1
+iptables -A INPUT -p icmpv6 -j ACCEPT
+mkdir -p dir1/a2
+cargo build -p crate2
+docker pull nginx@sha256:abcdef0123456789
+container:web1abcdef0123456
+sort_key=created_at2
+partition_key=user1_orders
 """
 
 
@@ -793,8 +1179,7 @@ def test_a_quick_look_finds_all_that_the_patterns_find(parts: list[str], between
         assert redact_text(text) == text
     lower = f" {' '.join(plain(text).lower().split())}"
     for rows in (secret_patterns.IN_CONTEXT, secret_patterns.ARGUMENTS, secret_patterns.SHAPES):
-        for pattern in {pattern for _, pattern in rows}:
-            marks = [mark for mark, marked in rows if marked is pattern]
+        for marks, pattern in rows:
             assert not pattern.search(plain(text)) or any(mark in lower for mark in marks)
     for mark, pattern in SHAPED:
         assert mark in text or not pattern.search(text)
@@ -885,6 +1270,36 @@ HOSTILE = [
     "phx_" * 25_000 + "1",
     "cio" + "a1" * 50_000,
     "p-0123456789ab:" * 6_000,
+    "echo" + " " * 100_000 + "|",
+    "echo " * 20_000 + "| passwd",
+    "echo -n " * 12_000 + "| passwd",
+    "printf 'x" + " " * 100_000 + "| passwd",
+    "<(echo " * 14_000,
+    "<<< " * 25_000,
+    "kinit <<<" + " " * 100_000,
+    "-u a -b c " * 10_000,
+    "x -u bob" + " " * 100_000,
+    "x -u " + "a" * 100_000,
+    "user=a:" * 14_000,
+    "-U a%" * 20_000,
+    "%41" * 33_000,
+    "a%3D" * 25_000 + "=",
+    "bind_pw " * 12_000,
+    "A" + "pw" * 50_000,
+    "password for a " * 7_000,
+    "password" + " is" * 33_000,
+    "backup key " * 9_000,
+    "curl -E " * 12_000,
+    "composer config " + "-a " * 30_000,
+    "chpasswd: list: " + "a:[x " * 20_000,
+    "root=iscsi:a:" * 8_000,
+    "connect(a," * 10_000,
+    "u=a,p=" * 16_000,
+    "key: " + "0" * 100_000,
+    "0" * 32 + (":" + "0" * 32) * 3_000,
+    "<a" + " b" * 50_000 + ">",
+    *("<<< a " * 16_000, "a -p b1" * 14_000, "echo -n " * 12_000, "printf '%s' " * 8_000),
+    *("x=a.a=a.a:abcd" * 7_000, "set-password a " * 7_000, "user a on " * 10_000),
 ]
 
 

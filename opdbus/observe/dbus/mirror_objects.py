@@ -26,7 +26,7 @@ from opdbus.observe.dbus.mirror_table import (
 from opdbus.state.fields import split
 from opdbus.state.object import Json
 from opdbus.state.publish import MAX_BYTES
-from opdbus.state.redact import redact_text
+from opdbus.state.redact import decode_bytes, redact_text
 
 STANDARD: Final = "org.freedesktop.DBus."
 _ADDED: Final = f"{STANDARD}ObjectManager", "InterfacesAdded", "oa{sa{sv}}"
@@ -391,11 +391,8 @@ def _to_json(value: Any) -> Json:  # noqa: ANN401 -- whatever D-Bus carries
 def _decode_bytes(data: bytes) -> str:
     """Return bytes as text if they are a path or short text; else in hexadecimal or as a digest."""
     text = data.removesuffix(b"\0")
-    most = _MAX_TEXT if text != data else _MAX_HEX
-    if len(text) <= most and b"\0" not in text:
-        shown = text.decode(errors="backslashreplace")
-        if text != data or (shown.isprintable() and "\\x" not in shown):
-            return shown
+    if text != data and b"\0" not in text and len(text) <= _MAX_TEXT:
+        return text.decode(errors="backslashreplace")
     if len(data) <= _MAX_HEX:
-        return data.hex()
+        return decode_bytes(data)
     return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()[:32]}"
