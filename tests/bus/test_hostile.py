@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from conftest import ROOT
 from fuzz.marshal import MEMBER
 from fuzz.serving import wait_until_vectorized
 from fuzz.wire import Wire
+from harness.broker import BUSES
 from harness.running import STATE, STATE_PATH, Bus, Running, state_file
 
 OBJECTS = 1500
@@ -44,15 +45,20 @@ def until_served(daemon: Running) -> None:
     wait_until_vectorized(daemon)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=BUSES)
 def daemon(
-    shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
-) -> Running:
+    request: pytest.FixtureRequest,
+    shared_daemons: Callable[..., Running],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Running]:
     """Run a daemon with many objects, all of them vectorized, for one attack after the other."""
     file = declared(tmp_path_factory.mktemp("declared"))
-    running = shared_daemons(STATE_FILE=file, LOG_LEVEL="info").start()
-    until_served(running)
-    return running
+    bus = BUSES[request.param]()
+    given = {"STATE_FILE": file, "LOG_LEVEL": "info"}
+    with shared_daemons(name=request.param, bus=bus.address, **given) as running:
+        until_served(running)
+        yield running
+    bus.kill()
 
 
 @pytest.mark.parametrize(
