@@ -35,7 +35,7 @@ MOST_SECONDS = 1.0
 _GET = "org.freedesktop.DBus.Properties.Get"
 _MIB = 1 << 20
 IS_ALL = os.environ.get("OP_DBUS_TEST_ARGUMENTS") == "all"
-_COUNT = 100_000 if IS_ALL else 20_000
+_COUNT = 100_000 if IS_ALL else 10_000
 # Kinds of values that are tried of each type.
 _FIRST = None if IS_ALL else 2
 _OBJECT_PATH = f"{STATE_PATH}/systemd/unit/u1_2eservice"
