@@ -3,8 +3,9 @@
 Starts a private bus of either kind with the limits of a system bus, and the daemon with the real
 model and thousands of objects. Prints a table; writes JSON only when asked. `own` is the 99th
 percentile without what the bus daemon took meanwhile for a call to itself: more than a second for a
-message of millions of variants, which no service behind it can give back. Ends with 1 where that rose five
-times or more, more than 15% of memory stayed, a file stayed open, or the daemon was not well.
+message of millions of variants, which no service behind it can give back. Ends with 1 where that
+rose five times or more, more than 15% of memory stayed, a file stayed open, or the daemon was not
+well.
 
 With --without PART, the attacks against a part of the bus's admission are made with the part and
 without it, in turn: that is what the part buys.
