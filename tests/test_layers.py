@@ -48,6 +48,7 @@ MAY_IMPORT = {
         "opdbus.platform.lines",
         "opdbus.platform.regular_files",
         "opdbus.platform.tasks",
+        "opdbus.platform.timestamps",
         "opdbus.bus.paths",
         "opdbus.client",
         "opdbus.history.acts",

@@ -1,6 +1,6 @@
 """Declared objects that are not observed, and the kinds that sources list completely."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Final
@@ -8,6 +8,7 @@ from typing import Final
 from opdbus.drift import rule_table
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import KindId
+from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.state.object import ObjectId
 
 _STILL: Final = float("inf")
@@ -16,27 +17,23 @@ _STILL: Final = float("inf")
 class Coverage:
     """Kinds that sources list completely, and declared objects that are not observed.
 
-    `clock` returns the time of day; `objects_of_kinds` yields all objects of some kinds.
+    `clock` returns the time of day.
     """
 
-    def __init__(
-        self,
-        pairs: Pairs,
-        clock: Callable[[], float],
-        objects_of_kinds: Callable[[Collection[KindId]], Iterator[ObjectId]],
-    ) -> None:
+    def __init__(self, pairs: Pairs, clock: Callable[[], float], catalogue: Catalogue) -> None:
         self._pairs = pairs
         self._clock = clock
-        self._objects_of_kinds = objects_of_kinds
+        self._catalogue = catalogue
+        self._objects_of_kinds = catalogue.of_kinds
         # kinds that each source has listed completely
         self._listed: dict[str, frozenset[KindId]] = {}
         # declared objects that are not observed, by the kind in which they would be observed
         self._missing: dict[KindId, set[ObjectId]] = {}
-        # declared kinds without any observed object; their objects, up to a million, are not in
-        # `_missing`
-        self._unobserved_kinds: set[KindId] = set()
-        # kinds that lost a declared object since the last call of `plugins_to_list`
-        self._kinds_with_removals: set[KindId] = set()
+        # declared kinds without any observed object, by the kind in which they would be observed;
+        # their objects, up to a million, are not in `_missing`
+        self._unobserved: dict[KindId, set[KindId]] = {}
+        # whether one of these kinds lost a declared object since the last call of `plugins_to_list`
+        self._has_removals = False
         # when each declared object was last observed; `_STILL` while it is observed
         self._last_observed: dict[ObjectId, float] = {}
 
@@ -61,16 +58,11 @@ class Coverage:
         These are the kinds of declared objects that are not observed, and those that the file
         claims.
         """
-        for kind_id in self._kinds_with_removals & self._unobserved_kinds:
-            if not any(True for _ in self._objects_of_kinds({kind_id})):
-                self._unobserved_kinds.remove(kind_id)
-        self._kinds_with_removals.clear()
-        alone = {rule_table.of_declared(kind_id).observed for kind_id in self._unobserved_kinds}
-        wanted = (
-            claimed
-            | alone
-            | {kind_id for kind_id, object_ids in self._missing.items() if object_ids}
-        )
+        if self._has_removals:
+            self._has_removals, there = False, self._catalogue.kinds
+            left = {of: kind_ids & there for of, kind_ids in self._unobserved.items()}
+            self._unobserved = {of: kind_ids for of, kind_ids in left.items() if kind_ids}
+        wanted = claimed | self._unobserved.keys() | self._missing.keys()
         return {kind_id[0] for kind_id in wanted if not self.lists(kind_id)}
 
     def missing(self, kind_id: KindId) -> Iterator[ObjectId]:
@@ -79,10 +71,7 @@ class Coverage:
         Also stops treating its declared kinds as wholly unobserved; the caller must `note` every
         object that is yielded.
         """
-        alone = {
-            one for one in self._unobserved_kinds if rule_table.of_declared(one).observed == kind_id
-        }
-        self._unobserved_kinds -= alone
+        alone = self._unobserved.pop(kind_id, set())
         return chain(
             tuple(self._missing.get(kind_id, ())), self._objects_of_kinds(alone) if alone else ()
         )
@@ -90,7 +79,8 @@ class Coverage:
     def all_missing(self) -> Iterator[ObjectId]:
         """Yield all declared objects that are not observed; the set may change meanwhile."""
         yield from chain(
-            *map(tuple, self._missing.values()), self._objects_of_kinds(self._unobserved_kinds)
+            *map(tuple, self._missing.values()),
+            self._objects_of_kinds(set(chain(*self._unobserved.values()))),
         )
 
     def last_observed_at(self, object_id: ObjectId) -> float:
@@ -110,29 +100,43 @@ class Coverage:
 
     def note(self, object_id: ObjectId, *, is_missing: bool) -> None:
         """Record whether a declared object is missing, that is, not observed."""
-        missing = self._missing.setdefault(rule_table.of_declared(object_id[:2]).observed, set())
-        is_alone = object_id[:2] in self._unobserved_kinds
+        observed = rule_table.of_declared(object_id[:2]).observed
+        alone = self._unobserved.get(observed, set())
+        is_alone = object_id[:2] in alone
         if not is_missing:
             if is_alone:
-                self._unobserved_kinds.remove(object_id[:2])
-                missing.update(self._objects_of_kinds({object_id[:2]}))
-            missing.discard(object_id)
+                alone.remove(object_id[:2])
+                if not alone:
+                    del self._unobserved[observed]
+                self._replace_missing(observed, {*self._objects_of_kinds({object_id[:2]})}, set())
+            self._replace_missing(observed, set(), {object_id})
             self._last_observed[object_id] = _STILL
             return
         if not is_alone:
-            missing.add(object_id)
+            self._missing.setdefault(observed, set()).add(object_id)
         if self._last_observed.get(object_id) == _STILL:
             self._last_observed[object_id] = self._clock()
 
     def note_unobserved_kind(self, kind_id: KindId) -> None:
         """Record a declared kind without any observed object now."""
-        self._unobserved_kinds.add(kind_id)
         observed = rule_table.of_declared(kind_id).observed
-        missing = self._missing.get(observed, ())
-        self._missing[observed] = {object_id for object_id in missing if object_id[:2] != kind_id}
+        self._unobserved.setdefault(observed, set()).add(kind_id)
+        known = self._missing.get(observed, ())
+        self._replace_missing(observed, set(), {one for one in known if one[:2] == kind_id})
 
     def forget(self, object_id: ObjectId) -> None:
         """Drop an object that is no longer declared."""
-        self._kinds_with_removals.add(object_id[:2])
-        self._missing.get(rule_table.of_declared(object_id[:2]).observed, set()).discard(object_id)
+        observed = rule_table.of_declared(object_id[:2]).observed
+        self._has_removals |= object_id[:2] in self._unobserved.get(observed, ())
+        self._replace_missing(observed, set(), {object_id})
         self._last_observed.pop(object_id, None)
+
+    def _replace_missing(
+        self, kind_id: KindId, new: AbstractSet[ObjectId], old: AbstractSet[ObjectId]
+    ) -> None:
+        """Add and drop missing objects of an observed kind; a kind without any is forgotten."""
+        missing = self._missing.setdefault(kind_id, set())
+        missing |= new
+        missing -= old
+        if not missing:
+            del self._missing[kind_id]

@@ -66,7 +66,8 @@ class Records:
         """Take the kinds that the file claims; return those that it did or did not claim before."""
         others = claims ^ (self.claims or frozenset())
         if self.claims is not None:
-            self._claimed_at |= dict.fromkeys(others, at)
+            known = self._claimed_at | dict.fromkeys(others, at)
+            self._claimed_at = {kind_id: known[kind_id] for kind_id in claims & known.keys()}
         self.claims = self._pairs.claims = claims
         return others
 

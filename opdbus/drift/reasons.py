@@ -1,7 +1,7 @@
 """Reads from history since when a difference is intended, and the causes of drift transitions."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -18,20 +18,25 @@ from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.history.change import FIRST, STATE_FILE
 from opdbus.history.row_filter import Filter, Row
+from opdbus.index.changes import history_reader
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, Json, ObjectId
 
 # A changed declaration is intended for this time, unless the host changes, too.
 INTENDED_SECONDS: Final = 600.0
+# From this number on, declarations that are intended no longer are forgotten.
+_MAX_INTENDED: Final = 1000
 # The most history rows that are read of an object to find when it was declared.
 _MAX_DECLARATIONS: Final = 100
 # History rows that are read of an object to find a cause, and by how much (microseconds) they may
 # precede the transition.
 _NEWEST: Final = 8
 _EARLIER: Final = 30 * 1_000_000
-# History rows that are read of an object to find the change of each field that differs.
+# History rows that are read of an object to find the change of each field that differs, and of a
+# kind whose objects are parts of others.
 _NEWEST_OF_FIELDS: Final = 50
+_NEWEST_OF_KIND: Final = 1000
 _OF_OBJECTS: Final = frozenset(("appeared", "changed", "gone", "event"))
 # A tuple, since values that are compared with it may be unhashable lists.
 _THERE: Final = ("absent", "missing", "present")
@@ -42,7 +47,7 @@ _OF_PRESENCE: Final = frozenset(("missing", "removed", "status", "load_state"))
 class DriftHistory:
     """Finds when differing fields were declared, and the causes of drift transitions.
 
-    `wall` is the time of day.
+    `clock` is monotonic, and `wall` the time of day, which may be set.
     """
 
     def __init__(
@@ -51,19 +56,33 @@ class DriftHistory:
         pairs: Pairs,
         records: Records,
         coverage: Coverage,
+        clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self._memory = memory
         self._pairs = pairs
         self._records = records
         self._coverage = coverage
+        self._clock = clock
         self._wall = wall
+        # the time of day at the start of `clock`, as of now
+        self._began = wall() - clock()
+        # until when, by `clock`, objects declared at a time of day are intended
+        self._until: dict[tuple[ObjectId, int], float] = {}
+
+    @property
+    def _declared_since(self) -> float:
+        """The time of the first declaration; 0 if the clock was ahead then."""
+        since = self._records.declared_since
+        return since if since <= self._wall() else 0.0
 
     async def declared_at(
         self, compared: Sequence[tuple[Plan, Sequence[Field]]]
     ) -> Mapping[ObjectId, int]:
         """Return when differing fields were declared, for objects where all were so recently."""
-        least = max(self._wall() - INTENDED_SECONDS, self._records.declared_since)
+        # the earlier one: the clock may have been set since
+        wall = min(self._wall(), self._began + self._clock())
+        least = max(wall - INTENDED_SECONDS, self._declared_since)
         new = [
             (plan, fields)
             for plan, fields in compared
@@ -100,15 +119,33 @@ class DriftHistory:
         `at` is when it was declared, in seconds since 1970. It ends when the host follows; an
         object in transition, such as a package that is being installed, has not followed yet.
         """
-        if at <= self._records.declared_since:
+        if at <= self._declared_since:
             return 0.0
-        latest: float = max(
-            (e.updated_at for e in plan.entries if e is not plan.declared), default=0
-        )
+        times: list[float] = [e.updated_at for e in plan.entries if e is not plan.declared]
         if not plan.observed:
-            latest = max(latest, self._coverage.last_observed_at(plan.object_id))
+            times.append(self._coverage.last_observed_at(plan.object_id))
+        # what is dated in the future is as old as can be: the clock was ahead
+        latest = max((time for time in times if time <= self._wall()), default=0.0)
         has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
-        return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
+        until = self._intended_until(plan.object_id, at)
+        return 0.0 if has_followed else max(0.0, until - self._clock())
+
+    def _intended_until(self, object_id: ObjectId, at: int) -> float:
+        """Return until when, by `clock`, an object declared at a time of day is intended.
+
+        The time of day counts at the first call alone, and for at most INTENDED_SECONDS.
+        """
+        now, wall = self._clock(), self._wall()
+        if (known := self._until.get((object_id, at))) is not None:
+            return known
+        if len(self._until) >= _MAX_INTENDED:
+            self._until = {
+                key: until
+                for key, until in self._until.items()
+                if until > now or key[1] + INTENDED_SECONDS > wall
+            }
+        left = min(max(0.0, at + INTENDED_SECONDS - wall), INTENDED_SECONDS)
+        return self._until.setdefault((object_id, at), now + left)
 
     async def explain(
         self, transitions: Sequence[DriftTransition], claims: frozenset[KindId]
@@ -136,22 +173,33 @@ class DriftHistory:
     async def origins(
         self, drifted: Mapping[ObjectId, DriftState]
     ) -> Mapping[ObjectId, Mapping[str, Row]]:
-        """Return the change that made each field differ, as far as history has it."""
+        """Return the change that made each field differ, as far as history has it.
 
-        def read(store: Store) -> Mapping[ObjectId, Mapping[str, Row]]:
-            return {one: self._origins(store, one, state) for one, state in drifted.items()}
-
-        return await self._memory.archive.read(read)
-
-    def _origins(self, store: Store, object_id: ObjectId, drifted: DriftState) -> dict[str, Row]:
-        object_ids = self._pairs.about(object_id)
-        kind_ids = [one.kind for one in rule_table.of_declared(object_id[:2]).joined]
-        begun = int(max(0, drifted.since * 1e6 - _EARLIER))
-        rows = _newest(object_ids, kind_ids, begun, store, _NEWEST_OF_FIELDS)
-        found: dict[str, Row] = {}
-        for field in drifted.fields:
-            if (row := _first_fit(rows, [field], 1)) and row.cause != FIRST:
-                found[field.name] = row
+        Other reads run between those of two objects, and of two parts of history.
+        """
+        begun = {one: int(max(0, state.since * 1e6 - _EARLIER)) for one, state in drifted.items()}
+        since: dict[KindId, int] = {}
+        for one, at in begun.items():
+            for joined in rule_table.of_declared(one[:2]).joined:
+                since[joined.kind] = min(at, since.get(joined.kind, at))
+        joined_rows = [
+            row
+            for (plugin, kind), at in since.items()
+            for row in await history_reader.first_rows(
+                self._memory, Filter(since=at, plugin=plugin, kind=kind), _NEWEST_OF_KIND
+            )
+        ]
+        found: dict[ObjectId, Mapping[str, Row]] = {}
+        for one, state in drifted.items():
+            about = self._pairs.about(one)
+            kind_ids = {joined.kind for joined in rule_table.of_declared(one[:2]).joined}
+            parts = [r for r in joined_rows if r.identity[1:3] in kind_ids and r.at >= begun[one]]
+            own = await self._memory.archive.read(
+                partial(_newest_of_each, about, begun[one], _NEWEST_OF_FIELDS)
+            )
+            rows = _of_objects([*own, *_of_parts(parts, about)])
+            firsts = {field.name: _first_fit(rows, [field], 1) for field in state.fields}
+            found[one] = {n: row for n, row in firsts.items() if row and row.cause != FIRST}
         return found
 
     async def _read_declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
@@ -234,20 +282,38 @@ def _newest(
     joined: Sequence[KindId],
     since: int,
     store: Store,
-    most: int = _NEWEST,
 ) -> list[Row]:
     """Return the newest rows about some objects without those about drift, the newest first.
 
     Rows about objects that belong to them, such as the addresses of an interface, are included:
     `joined` has the kinds of those.
     """
-    rows = [row for object_id in object_ids for row in store.history.newest(object_id, most, since)]
-    names = {object_id.name for object_id in object_ids}
+    rows = _newest_of_each(object_ids, since, _NEWEST, store)
     for plugin, kind in joined:
         wanted = Filter(since=since, plugin=plugin, kind=kind)
         parts = store.history.rows(wanted, store.history.candidate_range(wanted)).rows
-        pattern = rule_table.JOINED[plugin, kind][1]
-        rows += [r for r in parts if (m := pattern.fullmatch(r.identity.name)) and m[1] in names]
+        rows += _of_parts(parts, object_ids)
+    return _of_objects(rows)
+
+
+def _newest_of_each(
+    object_ids: AbstractSet[ObjectId], since: int, most: int, store: Store
+) -> list[Row]:
+    """Return the newest rows about each of some objects, since a time (microseconds)."""
+    return [row for one in object_ids for row in store.history.newest(one, most, since)]
+
+
+def _of_parts(rows: Iterable[Row], object_ids: AbstractSet[ObjectId]) -> Iterator[Row]:
+    """Yield the rows about parts of some objects, by the names that their names have."""
+    names = {object_id.name for object_id in object_ids}
+    for row in rows:
+        pattern = rule_table.JOINED[row.identity.plugin, row.identity.kind].pattern
+        if (match := pattern.fullmatch(row.identity.name)) and match[1] in names:
+            yield row
+
+
+def _of_objects(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows about objects, not about their drift, the newest first."""
     return sorted((row for row in rows if row.change_type in _OF_OBJECTS), key=lambda row: -row.seq)
 
 

@@ -467,6 +467,7 @@ _BY_DECLARED: Final = {kind_id: row for row in ROWS for kind_id in row.declared}
 _BY_OBSERVED: Final = {row.observed: row for row in ROWS}
 # Declared kinds that have a row.
 DECLARED: Final = frozenset(_BY_DECLARED)
+OBSERVED: Final = frozenset(_BY_OBSERVED)
 # Kinds in which observers also look up the objects that the file names, and the field of an object
 # that could be read.
 LOOKED_AT: Final = {("kernel", "sysctl"): "value", ("files", "file"): "mode"}

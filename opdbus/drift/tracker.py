@@ -68,6 +68,8 @@ class WorkQueue:
 
 # While a host boots and starts its units, differences do not count yet.
 BOOT_SECONDS: Final = 90.0
+# More active kinds than the rule table has, and than hosts have by themselves.
+_MANY_KINDS: Final = 500
 
 
 class Tracker:
@@ -92,16 +94,20 @@ class Tracker:
         self.transitions = TransitionFilter(BOOT_SECONDS)
         self._records = Records(memory, self.pairs)
         self._waiting = WorkQueue()
-        self._coverage = Coverage(self.pairs, wall, memory.catalogue.of_kinds)
+        self._coverage = Coverage(self.pairs, wall, memory.catalogue)
         self._unobserved = UnobservedKinds(memory.catalogue, self.pairs, self._coverage)
         self.declarations = PairedDeclarations(
             memory, self.pairs, self._is_missing, self._coverage.covers
         )
-        self._history = DriftHistory(memory, self.pairs, self._records, self._coverage, wall)
+        self._history = DriftHistory(memory, self.pairs, self._records, self._coverage, clock, wall)
         # when tracking began, or a source last listed kinds for the first time
         self._news_at = clock()
         # the number of changes of the drift state, and the ranking as of it
         self._ranked: tuple[int, Ranked] = 0, ()
+        # the fingerprint of the declaration of each object that differs, as it was compared
+        self._marks: dict[ObjectId, str] = {}
+        # whether an object of an active kind has gone since kinds were last forgotten
+        self._has_gone = False
 
     def awaits(
         self, observers: Callable[[Collection[str], Collection[str]], Sequence[str]]
@@ -226,6 +232,12 @@ class Tracker:
         self._waiting.add(catalogue.object_ids_of(FILE))
         self._waiting.add(stored)
 
+    def _forget_kinds(self) -> None:
+        """Forget active kinds that came and went: files and publishers name any number."""
+        known = self._memory.catalogue.kinds | rule_table.OBSERVED | self._claimed_kinds
+        self.pairs.active &= known
+        self._has_gone = False
+
     async def work(self) -> bool:
         """Compare a batch of objects, and store and report the transitions that are due.
 
@@ -239,6 +251,9 @@ class Tracker:
             for transition in found:
                 self._on_change(transition)
             await asyncio.sleep(0)
+        # after the last change of their objects
+        if self._has_gone and not self._waiting.is_more and len(self.pairs.active) > _MANY_KINDS:
+            self._forget_kinds()
         return self._waiting.is_more
 
     async def _take(self, object_ids: Sequence[ObjectId]) -> None:
@@ -264,6 +279,10 @@ class Tracker:
             concerned |= dict.fromkeys(self.pairs.observed(object_id) if self._claims else ())
             self.pairs.undeclare(object_id)
             self._coverage.forget(object_id)
+            is_gone = (
+                object_id[:2] in self.pairs.active and not self.pairs.sides(object_id).observed
+            )
+            self._has_gone |= is_gone
             if self.transitions.knows(object_id) or self._is_claimed(object_id):
                 concerned[object_id] = None
         concerned |= await self._observe(observed)
@@ -340,7 +359,13 @@ class Tracker:
     def _note(self, plan: Plan, fields: Sequence[Field], declared_at: int = 0) -> None:
         now = self._clock()
         intended = self._history.seconds(plan, fields, declared_at)
-        self.transitions.compare(plan.object_id, fields, now, now + intended)
+        mark = plan.declared.fingerprint if plan.declared else ""
+        before = self._marks.pop(plan.object_id, mark)
+        self.transitions.compare(
+            plan.object_id, fields, now, now + intended, is_by_file=mark != before
+        )
+        if self.transitions.knows(plan.object_id):
+            self._marks[plan.object_id] = mark
         for one in plan.observed if plan.declared else ():
             extra = one.entries[0].identity.object_id
             # it has a declaration now, and its drift as an undeclared object ends

@@ -125,9 +125,18 @@ class TransitionFilter:
         return object_id in self.counted or object_id in self._pending
 
     def compare(
-        self, object_id: ObjectId, fields: Iterable[Field], now: float, intended_until: float = 0.0
+        self,
+        object_id: ObjectId,
+        fields: Iterable[Field],
+        now: float,
+        intended_until: float = 0.0,
+        *,
+        is_by_file: bool = False,
     ) -> None:
-        """Record the present differences of an object; they are intended until a time."""
+        """Record the present differences of an object; they are intended until a time.
+
+        With `is_by_file`, the state file has changed: what only ends by that ends at once.
+        """
         new = {one.path: one for one in fields}
         counted, pending = self.counted.get(object_id), self._pending.get(object_id)
         if not new and counted is None:
@@ -159,8 +168,11 @@ class TransitionFilter:
             pending.changed_at = now
         pending.fields, pending.intended_until = new, intended_until
         quiet = pending.changed_at + QUIET_SECONDS
-        due = min(quiet, pending.first_at + MOST_QUIET_SECONDS)
-        self._wait(object_id, max(due, self._not_before))
+        due = max(min(quiet, pending.first_at + MOST_QUIET_SECONDS), self._not_before)
+        if is_by_file and moved and new.keys().isdisjoint(moved):
+            pending.since |= dict.fromkeys(moved, now - QUIET_SECONDS)
+            due = now
+        self._wait(object_id, due)
 
     def take(self, now: float, wall: float, most: int) -> list[DriftTransition]:
         """Return the transitions of at most `most` objects whose fields were quiet long enough.

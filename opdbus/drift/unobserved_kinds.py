@@ -4,6 +4,7 @@ They cannot be compared, and a state file may declare 100,000 of them.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -38,14 +39,16 @@ class UnobservedKinds:
     def take(self, object_ids: Sequence[ObjectId], transitions: TransitionFilter) -> ActivationPlan:
         """Register objects of kinds that cannot be observed yet; return the rest in the plan."""
         kind_ids, left, times = set[KindId](), list[ObjectId](), list[int]()
+        observed = {of[1:] for of in self._catalogue.view.source_kinds if of[0] not in {"", FILE}}
+        place_of = dict(zip(object_ids, self._catalogue.places(object_ids), strict=True))
         for kind_id, group in groupby(object_ids, _KIND_ID):
             same = list(group)
-            if not self._is_unobserved(kind_id):
+            if not self._is_unobserved(kind_id, observed):
                 left += same
                 continue
-            places = self._catalogue.places(same)
             taken, at = list[ObjectId](), list[int]()
-            for object_id, place in zip(same, places, strict=True):
+            for object_id in same:
+                place = place_of[object_id]
                 if place >= 0 and not transitions.knows(object_id):
                     taken.append(object_id)
                     at.append(place)
@@ -55,16 +58,11 @@ class UnobservedKinds:
             times += self._catalogue.view.times[at].tolist()
         return ActivationPlan(kind_ids, min(times, default=0), left)
 
-    def _is_unobserved(self, kind_id: KindId) -> bool:
+    def _is_unobserved(self, kind_id: KindId, observed: AbstractSet[KindId]) -> bool:
         """Return whether no object of a kind can be compared: only the file reports it."""
         row = rule_table.of_declared(kind_id)
-        owned_kinds = {kind_id, row.observed}
-        others = (of for of in self._catalogue.view.source_kinds if of[1:] in owned_kinds)
-        return not (
-            row.each
-            or self._coverage.lists(row.observed)
-            or any(source != FILE for source, *_ in others)
-        )
+        is_observed = not observed.isdisjoint({kind_id, row.observed})
+        return not (row.each or is_observed or self._coverage.lists(row.observed))
 
     def _declare(self, kind_id: KindId, object_ids: Sequence[ObjectId]) -> set[KindId]:
         if object_ids:

@@ -26,7 +26,6 @@ from opdbus.state.object import Identity
 # Limits of a step of pruning: it takes some milliseconds, for which other writes wait.
 MAX_PRUNED: Final = 100
 _MAX_PRUNED_BYTES: Final = 1 << 20
-_DAY: Final = 86_400 * 1_000_000
 # Rows inserted by a statement: some milliseconds; SQLite takes at most 32,766 values.
 _AT_A_TIME: Final = 128
 # Rows that share a row of `history_times`: reading them takes a millisecond.
@@ -99,7 +98,7 @@ _TEXTS: Final = "boot source plugin kind name what cause fields".split()
 # Bytes of a row besides its texts, with its index entries, and SQL for its whole size.
 _ROW_BYTES: Final = 300
 ROW_SIZE: Final = " + ".join([str(_ROW_BYTES), *(f"length({text})" for text in _TEXTS)])
-_OLDEST: Final = f"SELECT seq, at, hash, sentence, {ROW_SIZE} FROM history ORDER BY seq"  # noqa: S608 -- our own constant
+_OLDEST: Final = f"SELECT seq, hash, sentence, {ROW_SIZE} FROM history ORDER BY seq"  # noqa: S608 -- our own constant
 _HASH_BYTES: Final = 32
 _NO_HASH: Final = bytes(_HASH_BYTES)
 
@@ -254,16 +253,18 @@ class Ledger:
             {(sentence,) for sentence in ids if sentence is not None},
         )
 
-    def surplus(self, limits: Limits, now: int) -> int:
-        """Return the last row past the limits, 0 if there is none.
+    def newest(self) -> tuple[int, float]:
+        """Return the number and the time, in seconds since 1970, of the last row; 0 without any."""
+        rows = self.database.execute("SELECT seq, at / 1e6 FROM history ORDER BY seq DESC LIMIT 1")
+        return next(rows, (0, 0.0))
 
-        `now` is in microseconds since 1970.
-        """
+    def surplus(self, limits: Limits, too_old: int) -> int:
+        """Return the last row past the limits, 0 if there is none; rows to `too_old` are."""
         state, last = self.state(), 0
-        too_old, too_many = now - limits.days * _DAY, state.head.seq - limits.rows
+        too_many = max(too_old, state.head.seq - limits.rows)
         excess = state.bytes - limits.bytes
-        for seq, at, _, _, size in self.database.execute(_OLDEST):
-            if at >= too_old and seq > too_many and excess <= 0:
+        for seq, _, _, size in self.database.execute(_OLDEST):
+            if seq > too_many and excess <= 0:
                 break
             last, excess = seq, excess - size
         return last
@@ -277,7 +278,7 @@ class Ledger:
         cut, size, sentences = self.cut(), 0, list[int | None]()
         seq, last_hash, frontier = cut.seq, cut.hash, list(cut.frontier)
         oldest = self.database.execute(f"{_OLDEST} LIMIT {MAX_PRUNED}").fetchall()
-        for number, _, row, sentence, more in oldest:
+        for number, row, sentence, more in oldest:
             if number > last or size > _MAX_PRUNED_BYTES:
                 break
             hash_chain.extend(frontier, seq, number, row)

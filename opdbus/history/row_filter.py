@@ -225,6 +225,14 @@ class Reader:
         )
         return [source for (source,) in rows]
 
+    def has_kind(self, plugin: str, kind: str) -> bool:
+        """Return whether there is a row of a plugin and kind; an empty name matches any."""
+        wanted = {column: name for column, name in (("plugin", plugin), ("kind", kind)) if name}
+        where = " AND ".join(["TRUE", *(f"{column} = ?" for column in wanted)])
+        # without a plugin, the index is read to its end: a tenth of a second for a million rows
+        rows = f"SELECT 1 FROM history INDEXED BY history_by_thing WHERE {where} LIMIT 1"  # noqa: S608 -- our own columns
+        return bool(self._one(rows, *wanted.values()))
+
     def object_ids(self, after: Sequence[str]) -> list[ObjectId]:
         """Return the next objects that have rows, ordered by plugin, kind and name.
 
@@ -263,7 +271,7 @@ class Reader:
             rows.append(Row(seq, at, boot, Identity(*names), *change, *after))
         return rows
 
-    def _one(self, sql: str, *values: int, default: int = 0) -> int:
+    def _one(self, sql: str, *values: int | str, default: int = 0) -> int:
         row = self._database.execute(sql, values).fetchone()
         return default if row is None or row[0] is None else int(row[0])
 

@@ -4,8 +4,6 @@ import ctypes
 import gc
 import mmap
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -26,15 +24,10 @@ _ARENAS: Final = 2
 # Memory is trimmed when the number of objects falls by this factor; fewer than _FEW count as _FEW.
 _SHRUNK: Final = 1.25
 _FEW: Final = 1000
-# CPU time of a collection after which the surviving objects are frozen.
-_LONG_SECONDS: Final = 0.001
 # Thresholds of the generations: new objects before a collection of the youngest, then collections
-# before one of the next. At most 35,000 objects that are not frozen are examined at a time; 75,000
-# take 20 ms. Python's default of 700 is too low, since most objects that are made for a state
-# object are freed some thousand objects later.
-_SEARCHES: Final = (5000, 1, 1)
-# The oldest generation that is collected automatically; 3.14 counts parts of the old one as 1.
-_OLDEST: Final = 1 if sys.version_info >= (3, 14) else 2
+# before one of the next. Python's default of 700 is too low, since most objects that are made for a
+# state object are freed some thousand objects later.
+_SEARCHES: Final = (5000, 10, 10)
 
 
 def limit_fragmentation() -> None:
@@ -77,17 +70,14 @@ def _statm() -> int:
 
 
 def keep_searches_short() -> None:
-    """Have each garbage collection examine new objects only, since it stops all threads.
+    """Have no garbage collection examine what is there now: modules, classes and functions.
 
-    By default Python examines all objects whenever their number has grown by a quarter. Objects
-    that survive a long collection are frozen: they are freed when nothing refers to them, but not
-    as part of a cycle. Large objects that can be replaced must therefore not be part of a cycle.
+    Later objects are examined, since what is frozen is not freed as part of a cycle: requests are.
     """
     gc.freeze()
     # resets the total by which Python defers collections of the oldest generation
     gc.collect()
     gc.set_threshold(*_SEARCHES)
-    gc.callbacks.append(_freeze_many(time.thread_time))
 
 
 @contextmanager
@@ -100,23 +90,6 @@ def pause() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _freeze_many(clock: Callable[[], float]) -> Callable[[str, Mapping[str, int]], None]:
-    """Return a callback for gc.callbacks that freezes all objects after a long collection.
-
-    It measures time, since counting the objects takes longer than a collection.
-    """
-    began = 0.0
-
-    def follow(phase: str, info: Mapping[str, int]) -> None:
-        nonlocal began
-        if phase == "start":
-            began = clock()
-        elif info["generation"] >= _OLDEST and clock() - began > _LONG_SECONDS:
-            gc.freeze()
-
-    return follow
 
 
 def trim() -> None:

@@ -91,6 +91,8 @@ _DAYLIGHT: Final = {
     "EDT": "EST5EDT", "CST": "CST6CDT", "CDT": "CST6CDT", "MDT": "MST7MDT", "PDT": "PST8PDT",
 }  # fmt: skip
 _MOST_YEARS: Final = 8
+# The end of the year 9999, after which no program writes a date.
+_LAST: Final = 253_402_300_799.0
 
 
 def moment(text: str, now: float, boot: float) -> int:
@@ -107,7 +109,7 @@ def moment(text: str, now: float, boot: float) -> int:
         found = _parse_stamp(word, now) if found is None else found
     except (ValueError, OverflowError, OSError, KeyError):
         found = None
-    if found is None or found < 0:
+    if found is None or not 0 <= found <= _LAST:
         raise InvalidArgs(f"{text!r} is no time: {TIMES}")
     return round(found * 1e6)
 
@@ -115,7 +117,12 @@ def moment(text: str, now: float, boot: float) -> int:
 def moment_here(text: str) -> int:
     """Return a time in microseconds since 1970, by the clock of this host; raises InvalidArgs."""
     now = clock.time()
-    return moment(text, now, now - clock.clock_gettime(clock.CLOCK_BOOTTIME))
+    return moment(text, now, now - uptime())
+
+
+def uptime() -> float:
+    """Return the seconds since the boot, with those of suspension; no clock that is set."""
+    return clock.clock_gettime(clock.CLOCK_BOOTTIME)
 
 
 def is_event(text: str) -> bool:

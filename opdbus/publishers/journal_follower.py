@@ -25,6 +25,7 @@ from opdbus.history import acts
 from opdbus.platform.lines import split_lines
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, signals, until_first_ends
+from opdbus.platform.timestamps import uptime
 from opdbus.publishers import journal_lines
 from opdbus.publishers.journal_lines import (
     Act,
@@ -134,7 +135,14 @@ class JournalBatch:
             "open": self.open,
             "looks": looks,
             "ran": self.ran,
+            "saved": [self._boot, uptime()],
         }
+
+    @property
+    def is_full(self) -> bool:
+        """True if more commands or ends of sessions of a user would be left out."""
+        counts = map(len, (*self.acts.values(), *self.ended.values()))
+        return max(counts, default=0) >= _MOST_ACTS
 
     def take(self, line: bytes) -> None:
         """Read a line of journalctl."""
@@ -153,8 +161,11 @@ class JournalBatch:
                 if len(self._addresses) >= _MOST_OPEN:
                     self._addresses.clear()
                 self._addresses[key] = address
-            case Failure() as failure if len(self.failed) < _MOST_FAILED:
+            case Failure() as failure:
+                self.failed.pop(failure.unit, None)
                 self.failed[failure.unit] = failure
+                if len(self.failed) > _MOST_UNITS:
+                    del self.failed[next(iter(self.failed))]
 
     def end_lost(self) -> None:
         """End the sessions whose process is gone, as after a kill or a boot."""
@@ -307,6 +318,8 @@ class Follower:
         self._state_text, self._saved_at = "", time.monotonic()
         # what was published last
         self._said: dict[str, Published] = {}
+        # why the state could not be written at the last attempt
+        self._fault = ""
 
     async def run(self) -> None:
         """Publish that the journal is followed, and then what it says; raises ConnectionError."""
@@ -320,8 +333,7 @@ class Follower:
                     await self._publish()
                     await self._gather(lines)
             finally:
-                with suppress(OSError):
-                    self._save()
+                self._save()
 
     async def _gather(self, lines: asyncio.StreamReader) -> None:
         """Read what comes together; nothing when lines of units are due, or once a minute."""
@@ -334,14 +346,21 @@ class Follower:
         async with at_most(self._pause()):
             while line := await _read_line(lines):
                 self._batch.take(line)
+                if self._batch.is_full and not self._is_busy:
+                    break
 
     def _wait(self) -> float:
         due = min((look.due for look in self._batch.looks.values()), default=math.inf)
         return max(0.0, min(_LOOK_SECONDS, due - time.monotonic()))
 
+    @property
+    def _is_busy(self) -> bool:
+        """True if there were so many publications that they come more seldom now."""
+        first = self._published_at[0]
+        return bool(first) and time.monotonic() - first < _RATE_SECONDS * _AT_ONCE
+
     def _pause(self) -> float:
-        is_busy = time.monotonic() - self._published_at[0] < _RATE_SECONDS * _AT_ONCE
-        return _RATE_SECONDS if is_busy and self._published_at[0] else _GATHER_SECONDS
+        return _RATE_SECONDS if self._is_busy else _GATHER_SECONDS
 
     def _follow(self) -> AbstractAsyncContextManager[asyncio.StreamReader]:
         # not `now`: journalctl takes a moment to start
@@ -381,10 +400,17 @@ class Follower:
             self._save()
 
     def _save(self) -> None:
-        """Write the state as of the last publication; its time tells until when was read."""
-        if self._state_text:
+        """Write the state as of the last publication; if that fails, say so once, and go on."""
+        if not self._state_text:
+            return
+        fault = ""
+        try:
             replace_file(self._state, self._state_text)
-            self._saved_at = time.monotonic()
+        except OSError as error:
+            fault = f"cannot write {self._state}, which a restart needs: {error.strerror}"
+        if fault != self._fault:
+            print(fault or f"{self._state} is written again", file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
+        self._fault, self._saved_at = fault, time.monotonic()
 
     def _queue(self, failure: Failure) -> None:
         """Queue a failure, unless the unit failed just before."""
@@ -483,9 +509,12 @@ def _lines_of(entries: Sequence[Entry]) -> list[Line]:
 def _read_batch(path: Path, boot: str) -> JournalBatch:
     """Return the batch that the run before left; without a cursor if it is too long ago."""
     try:
-        batch = JournalBatch(json.loads(path.read_text()), boot)
-        age = time.time() - path.stat().st_mtime
-    except (OSError, ValueError, TypeError, AttributeError):
+        state = json.loads(path.read_text())
+        batch, saved = JournalBatch(state, boot), state.get("saved")
+        # the time of the file tells it of another boot alone: the clock may have been set since
+        is_of_boot = bool(saved) and saved[0] == boot
+        age = uptime() - saved[1] if is_of_boot else time.time() - path.stat().st_mtime
+    except (OSError, ValueError, TypeError, AttributeError, LookupError):
         return JournalBatch({}, boot)
     if age > _MOST_LATE_SECONDS:
         batch.cursor = ""

@@ -1,5 +1,6 @@
 """Drift as a daemon tells of it: once, across restarts, with its history and in pages."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import pytest
 from harness.drifting import Checked, checking
 from harness.observing import Clock
+from harness.remembering import unit
 
 from opdbus.drift import drift_report
 from opdbus.drift.drift_report import announce
 from opdbus.drift.field import MISSING, PRESENCE, Field, Severity
 from opdbus.drift.transition_filter import DriftState
 from opdbus.errors import StateFileError
+from opdbus.history import row_filter
 from opdbus.history.change import Cause, take_severity
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
@@ -157,6 +160,47 @@ async def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
             ("undeclared", "a", "state file"),
             ("drift", "a", "state file:not followed"),
         ]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "jumps"),
+    [
+        (0, [0, 0]),
+        # the clock was ahead when it was declared, and is set right later
+        (365 * 86_400, [0, 0]),
+        (365 * 86_400, [365 * 86_400, 0]),
+        # it is set ahead, or back, after that
+        (0, [365 * 86_400, 365 * 86_400]),
+        (0, [-365 * 86_400, -365 * 86_400]),
+        (0, [365 * 86_400, 0]),
+    ],
+)
+async def test_a_declaration_is_intended_for_ten_minutes_of_any_clock(
+    tmp_path: Path, ahead: int, jumps: list[int]
+) -> None:
+    """Count the time that has passed since a declaration, wherever the clock is set meanwhile."""
+    async with checking(tmp_path, is_new=True) as checked:
+
+        async def declare(**unit: object) -> None:
+            await checked.declare({"systemd": {"units": {"a": unit}}}, tmp_path)
+
+        await checked.observe(STOPPED, ["systemd/unit"])
+        await declare(state="inactive")
+        await checked.until(1010.0)
+        checked.clock.ahead = ahead
+        await declare(state="active")
+        await checked.until(1020.0)
+        for jump, now in zip(jumps, (1100.0, 1300.0), strict=True):
+            checked.clock.ahead = jump
+            # the object is compared again
+            await declare(state="active", x=now)
+            await checked.until(now)
+        assert checked.transitions == [["intended", NAME]]
+        await checked.until(1700.0)
+        assert checked.transitions == [["intended", NAME], ["drift", NAME]]
+        await declare(state="active", x=9)
+        await checked.until(1800.0)
+        assert checked.transitions == [["intended", NAME], ["drift", NAME]]
 
 
 async def test_only_what_is_declared_anew_is_intended(tmp_path: Path) -> None:
@@ -776,3 +820,57 @@ async def test_the_change_that_made_each_field_differ(tmp_path: Path) -> None:
         }
         ats = [found[object_ids[0]][name].at for name in ("enabled", "active_state")]
         assert 4 < (ats[1] - ats[0]) / 1e6 < 6
+
+
+async def test_origins_let_others_read_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read all history of the parts of objects in steps, between which others read."""
+    monkeypatch.setattr(row_filter, "_SCANNED", 16)
+    address = {"address": "10.0.0.5/24", "family": "ipv4", "interface": "lan0"}
+    link = {"net/interface/lan0": {"type": "ether", "addresses": ["10.0.0.5/24"]}}
+    part = "net/address/10.0.0.5/24 on lan0"
+    ipv4 = {"address": [{"ip": "10.0.0.6", "prefix": 24}]}
+    async with checking(tmp_path, is_new=True) as host:
+        await host.declare({"net": {"interfaces": [{"name": "lan0", "ipv4": ipv4}]}}, tmp_path)
+        await host.observe(link, ["net/interface", "net/address"], Cause("first"))
+        await host.observe({part: address}, [], Cause("job:1 start"))
+        await host.until(1020)
+        for number in range(300):
+            await host.memory.publish([unit("busy", number=number)], 0)
+        ended: list[str] = []
+        asked = asyncio.create_task(host.tracker.origins([ObjectId("net", "interface", "lan0")]))
+        asked.add_done_callback(lambda _: ended.append("origins"))
+        while "origins" not in ended:
+            await host.memory.archive.read(lambda store: store.fact("any"))
+            ended.append("other")
+        assert [one.name for one in asked.result()] == ["lan0"]
+    assert ended.count("other") > 10
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {},
+        {"systemd": {"units": {"b": {}}}},
+        {"systemd": {"units": {"a": {}}}},
+        {"systemd": {"units": {"a": {"active_state": "inactive"}}}},
+        {"systemd": {"units": {"a": {"active_state": "inactive", "enabled": True}}}},
+    ],
+)
+async def test_what_the_file_ends_is_no_drift_any_more(tmp_path: Path, later: Any) -> None:
+    """End drift at once where the file drops the object or field, or takes over what there is."""
+    async with checking(tmp_path) as checked:
+        await checked.observe(STOPPED, ["systemd/unit"])
+        await checked.declare({"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path)
+        await checked.until(1010.0)
+        assert [*checked.fields] == [NAME]
+        await checked.declare(later, tmp_path)
+        await checked.until(checked.clock.now)
+        assert NAME not in checked.fields
+        # what the host does counts after a while, as ever
+        await checked.declare({"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path)
+        await checked.until(1020.0)
+        await checked.observe(RUNNING, [])
+        await checked.until(checked.clock.now)
+        assert [*checked.fields] == [NAME]

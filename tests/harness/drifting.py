@@ -28,7 +28,7 @@ class Checked:
         self.clock = clock
         self.transitions: list[list[str]] = []
         # declared long ago
-        self.tracker = Tracker(memory, self._take, clock, wall=lambda: clock.now + 4e9)
+        self.tracker = Tracker(memory, self._take, clock, wall=clock.wall)
         memory.notify = self.tracker.on_event
 
     def _take(self, transition: DriftTransition) -> None:
@@ -82,7 +82,7 @@ class Checked:
 async def checking(folder: Path, *, is_new: bool = False) -> AsyncIterator[Checked]:
     """Have a memory whose time a test chooses; what is declared is new then, or of long ago."""
     clock = Clock()
-    wall = (lambda: clock.now + 4e9) if is_new else time.time
+    wall = clock.wall if is_new else time.time
     async with StateStore(folder / "memory.db", clock=wall) as memory:
         checked = Checked(memory, clock)
         await checked.tracker.begin()

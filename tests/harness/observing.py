@@ -33,6 +33,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        # seconds that the time of day was set ahead
+        self.ahead = 0.0
+
+    def wall(self) -> float:
+        """Return the time of day."""
+        return self.now + 4e9 + self.ahead
 
     def __call__(self) -> float:
         """Return the time."""

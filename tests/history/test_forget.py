@@ -148,6 +148,23 @@ async def test_a_reader_keeps_the_log(tmp_path: Path, monkeypatch: pytest.Monkey
         assert traces(tmp_path) == []
 
 
+async def test_a_log_that_a_reader_kept_is_emptied_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave no trace once the other program has ended, without being asked again."""
+    monkeypatch.setattr(erasure, "_TRIES", 1)
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
+        memory.archive._retry_seconds = (0.01,)
+        await forgetting()(memory)
+        with closing(sqlite3.connect(tmp_path / "memory.db", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM history").fetchone()
+            assert not (await memory.forget(Target(text=SECRET), ""))[1]
+        async with asyncio.timeout(60):
+            while traces(tmp_path):  # noqa: ASYNC110 -- it tells of its end on no event
+                await asyncio.sleep(0.02)
+
+
 def test_what_cannot_be_erased_is_counted(tmp_path: Path) -> None:
     """Count the rows whose object's name or cause has the text, which the chain covers."""
 

@@ -168,3 +168,18 @@ def test_what_a_killed_daemon_held_is_gone(tmp_path: Path) -> None:
         run(tmp_path, look)
     last = history(tmp_path)[-1]
     assert (len(history(tmp_path)), last["what"], last["cause"]) == (2, "gone", "start")
+
+
+async def test_a_kind_that_history_has_is_known(tmp_path: Path) -> None:
+    """Know the plugins and kinds of objects that are gone, each by itself and together."""
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
+        await memory.publish([unit("a")], OWNER)
+        await memory.withdraw([ObjectId("systemd", "unit", "a")], OWNER)
+
+        async def has(plugin: str, kind: str) -> bool:
+            return await memory.archive.read(lambda store: store.history.has_kind(plugin, kind))
+
+        for names in (("systemd", "unit"), ("systemd", ""), ("", "unit"), ("", "")):
+            assert await has(*names), names
+        for names in (("systemd", "lamp"), ("lamp", "unit"), ("lamp", ""), ("", "lamp")):
+            assert not await has(*names), names

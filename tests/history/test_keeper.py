@@ -3,15 +3,20 @@
 import asyncio
 import json
 import logging
+import os
+import shutil
 import sqlite3
+import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import structlog
 from harness.journald import Journald
+from harness.mounts import mounted
 from harness.remembering import OWNER, unit, verified
 from structlog.testing import capture_logs
 
@@ -29,6 +34,7 @@ from opdbus.platform.journal import MESSAGE_IDS
 Logger = structlog.typing.FilteringBoundLogger
 PATIENCE_SECONDS = 20
 ALL = Limits()
+DAY = 86_400.0
 
 
 @pytest.fixture
@@ -80,9 +86,13 @@ def made(
     seconds: float = 600,
     limits: Limits = ALL,
     clock: Callable[[], float] = time.time,
+    elapsed: Callable[[], float] = time.monotonic,
+    idle_seconds: float = DAY,
 ) -> HistoryRetention:
     """Make a keeper of a memory's history."""
-    return HistoryRetention(memory, to_journal, "op-dbus/1", limits, seconds, clock)
+    return HistoryRetention(
+        memory, to_journal, "op-dbus/1", limits, seconds, clock, idle_seconds, elapsed
+    )
 
 
 def read(entry: dict[str, str]) -> Checkpoint:
@@ -188,6 +198,35 @@ def test_no_journal_is_told(tmp_path: Path) -> None:
     assert [line["event"] for line in lines] == ["history has no checkpoints"]
 
 
+def test_a_checkpoint_covers_only_rows_that_survive_a_power_cut(
+    tmp_path: Path, journald: Journald, to_journal: Logger
+) -> None:
+    """Have rows on the disk before their checkpoint, also while a reader holds an older state."""
+    image, later = tmp_path / "image", tmp_path / "later"
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        await memory.publish([unit("a")], OWNER)
+        await memory.archive.write(lambda store: store.empty_log())
+        with closing(Store(memory.archive._path)) as reader, reader.snapshot():
+            assert reader.ledger.state().head.seq == 1
+            await memory.publish([unit("b")], OWNER)
+            await retention.checkpoint_and_prune()
+            # what the disk has now, and nothing that the kernel keeps in memory
+            shutil.copy(image, later)
+
+    with mounted(tmp_path / "disk", "-o", "loop", str(image)) as disk:
+        (disk / "state").mkdir()
+        os.sync()
+        run(disk / "state/memory.db", lambda memory: made(memory, to_journal), work)
+    point = read(journald.receive())
+    with mounted(tmp_path / "after", "-o", "loop", str(later)) as disk:
+        report = verified(disk / "state/memory.db", point)
+    assert (point.size, report.problems, report.vouched) == (2, [], 2)
+
+
 def test_only_the_service_is_believed(tmp_path: Path) -> None:
     """Ask journalctl for fields that only journald sets, in another journal if one is named."""
     asked = checkpoint.journal_command(990, "op-dbus.service", tmp_path)
@@ -238,7 +277,7 @@ def counted(path: Path) -> tuple[int, int, int, int]:
         (Limits(rows=70), range(331, 401)),
         (Limits(bytes=50_000), range(340, 401)),
         (Limits(days=30), range(401, 401)),
-        (Limits(days=91), range(1, 401)),
+        (Limits(days=90), range(1, 401)),
     ],
 )
 def test_the_oldest_rows_are_pruned(
@@ -249,8 +288,17 @@ def test_the_oldest_rows_are_pruned(
     kept: range,
 ) -> None:
     """Keep no more than the limits allow, after a checkpoint, and verify what is left."""
-    path, later = tmp_path / "memory.db", time.time() + 90 * 86_400
-    run(path, lambda memory: made(memory, to_journal, 600, limits, lambda: later), published(400))
+    path, passed = tmp_path / "memory.db", [1.0]
+
+    def retention(memory: StateStore) -> HistoryRetention:
+        return made(memory, to_journal, 600, limits, elapsed=lambda: passed[0])
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        await published(400)(memory, made(memory, None, elapsed=lambda: passed[0]))
+        passed[0] += 89 * DAY
+        await retention.checkpoint_and_prune()
+
+    run(path, retention, work)
     point = read(journald.receive())
     report = verified(path, point)
     assert (report.problems, report.vouched) == ([], 400)
@@ -274,10 +322,10 @@ def test_what_becomes_too_old_is_pruned_while_nothing_changes(
     days = [0]
 
     def retention(memory: StateStore) -> HistoryRetention:
-        def clock() -> float:
-            return time.time() + days[0] * 86_400
+        def elapsed() -> float:
+            return time.monotonic() + days[0] * DAY
 
-        return HistoryRetention(memory, to_journal, "op-dbus/1", ALL, 0.01, clock, 0.01)
+        return made(memory, to_journal, 0.01, elapsed=elapsed, idle_seconds=0.01)
 
     async def work(memory: StateStore, retention: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
@@ -288,6 +336,72 @@ def test_what_becomes_too_old_is_pruned_while_nothing_changes(
         task.cancel()
 
     run(tmp_path / "memory.db", retention, work)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "boots"),
+    [
+        ([0, 365, 365], "aaa"),
+        ([0, 365, 0], "aaa"),
+        ([0, 365, 0], "abc"),
+        ([-20_000, 0, 0], "aaa"),
+        ([0, -20_000, 0], "abb"),
+        ([0, 91, 182], "abc"),
+        ([0, 4_000, 8_000], "abc"),
+    ],
+)
+def test_a_clock_that_jumps_removes_no_history(
+    tmp_path: Path, clocks: list[int], boots: str
+) -> None:
+    """Count as age what has passed: clocks (days from now) that jump, also at a boot, age nothing.
+
+    A row that is days ahead of its time is warned about.
+    """
+    path, elapsed = tmp_path / "memory.db", [100.0]
+
+    async def both(days: int, boot: str) -> None:
+        def clock() -> float:
+            return time.time() + days * DAY
+
+        async with StateStore(path, clock=clock, boot=boot) as memory:
+            retention = made(memory, None, clock=clock, elapsed=lambda: elapsed[0])
+            for number in range(50):
+                await memory.publish([unit("a", number=f"{days} {boot} {number}")], OWNER)
+            for _ in range(3):
+                elapsed[0] += 600
+                await retention.checkpoint_and_prune()
+
+    with capture_logs() as lines:
+        for days, boot in zip(clocks, boots, strict=True):
+            asyncio.run(both(days, boot))
+    report = verified(path)
+    assert (report.problems, report.first, report.rows) == ([], 1, 150)
+    steps = pairwise(zip(clocks, boots, strict=True))
+    is_ahead = any(later > now and boot == next_ for (now, boot), (later, next_) in steps)
+    assert any("clock was set" in line["event"] for line in lines) is is_ahead
+
+
+def test_age_is_counted_across_restarts_and_boots(tmp_path: Path) -> None:
+    """Remove rows whose days have passed in several runs and boots; the time between is not one."""
+    path = tmp_path / "memory.db"
+
+    async def one(boot: str, uptimes: list[float]) -> int:
+        async with StateStore(path, boot=boot) as memory:
+            elapsed = [0.0]
+            limits = Limits(days=30)
+            retention = made(memory, None, limits=limits, elapsed=lambda: elapsed[0])
+            for elapsed[0] in uptimes:
+                await retention.checkpoint_and_prune()
+                await memory.publish([unit("a", number=elapsed[0])], OWNER)
+            await retention.close()
+            return (await memory.archive.read(lambda store: store.ledger.cut())).seq
+
+    # a row is seen by the look after it: the first at 10 days, the second at 20
+    assert asyncio.run(one("a", [1.0, 10 * DAY])) == 0
+    assert asyncio.run(one("a", [20 * DAY])) == 0
+    assert asyncio.run(one("b", [100.0, 19 * DAY])) == 0
+    assert asyncio.run(one("b", [21 * DAY])) == 1
+    assert asyncio.run(one("b", [31 * DAY])) == 2
 
 
 def test_what_was_not_pruned_is_missed(

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.mounts import mounted
-from harness.remembering import run
+from harness.remembering import run, verified
 from harness.running import (
     PATIENCE_SECONDS,
     STATE,
@@ -31,6 +33,12 @@ from opdbus.cli.alerts.delivery import Host
 from opdbus.client import Client
 from opdbus.doctor import examine
 from opdbus.errors import StoreError
+from opdbus.history.forget import Target
+from opdbus.history.ledger import Limits
+from opdbus.index.database.fulltext_table import FulltextTable
+from opdbus.index.database.store import UNCLEAN
+from opdbus.index.state_store import erasure
+from opdbus.index.state_store.history_retention import HistoryRetention
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, StateObject
@@ -104,6 +112,61 @@ async def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(
     async with asyncio.timeout(PATIENCE_SECONDS):
         await changed.wait()
     assert names(memory) == {"kept"} == await stored(memory)
+
+
+def count_values(memory: StateStore) -> Callable[[], int]:
+    """Return a function that counts the rows of history with the word `hushed`."""
+
+    def count() -> int:
+        with closing(sqlite3.connect(memory.archive._path)) as reader:
+            rows = "SELECT count(*) FROM history WHERE fields LIKE '%hushed%'"
+            return int(reader.execute(rows).fetchone()[0])
+
+    return count
+
+
+@pytest.mark.parametrize("at_a_time", [2048, 100])
+async def test_what_cannot_be_forgotten_on_a_full_disk_is_forgotten_later(
+    small: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erase the rest as soon as there is room, whether some rows were erased before or none."""
+    monkeypatch.setattr(erasure, "_AT_A_TIME", at_a_time)
+    async with StateStore(small / "memory.db", boot="b1") as memory:
+        memory.archive._retry_seconds = (0.05,)
+        items = [unit(f"n{n}", f"{'hushed' if n % 2 else 'other'} {n} " * 40) for n in range(1000)]
+        await memory.publish(items, OWNER)
+        await memory.archive.write(lambda store: store.empty_log())
+        ballast, left = fill(small), count_values(memory)
+        if at_a_time == 100:
+            with ballast.open("r+b") as file:
+                file.truncate(ballast.stat().st_size - 3 * MIB // 4)
+        with pytest.raises(StoreError, match="erased as soon as it can be"):
+            await memory.forget(Target(text="hushed"), "")
+        assert (left() == 500) is (at_a_time == 2048)
+        with pytest.raises(StoreError, match="make room"):
+            await memory.forget(Target(text="hushed"), "")
+        ballast.unlink()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while left() or await memory.archive.read(lambda store: store.fact(UNCLEAN)):  # noqa: ASYNC110 -- it tells of its end on no event
+                await asyncio.sleep(0.02)
+    assert verified(small / "memory.db").problems == []
+
+
+@work_of(run, "small")
+async def test_pruning_goes_on_once_there_is_room(memory: StateStore, small: Path) -> None:
+    """Remove rows past the limits that a full disk had kept, without any further change."""
+    memory.archive._retry_seconds = (0.05,)
+    items = [unit(f"n{n}", f"text {n} " * 40) for n in range(1000)]
+    await memory.publish(items, OWNER)
+    await memory.archive.write(lambda store: store.empty_log())
+    retention = HistoryRetention(memory, None, "op-dbus/1", Limits(rows=10))
+    ballast = fill(small)
+    await retention.checkpoint_and_prune()
+    assert memory.archive.fault
+    ballast.unlink()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await memory.archive.read(lambda store: store.ledger.cut().seq) != 990:  # noqa: ASYNC110 -- it tells of its end on no event
+            await asyncio.sleep(0.02)
 
 
 @work_of(run, "small")
@@ -344,3 +407,45 @@ def test_a_folder_that_may_not_be_entered_is_one_sentence() -> None:
     with tempfile.TemporaryDirectory() as folder:  # of mode 0700
         done = as_another_user(Path(folder) / "state" / "memory.db", "pass")
     assert done.stdout.endswith("state/memory.db: Permission denied\n"), done.stderr
+
+
+@work_of(run, "small")
+async def test_a_snapshot_that_cannot_be_written_is_named(
+    memory: StateStore, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log the file that cannot be written, with what to do, while the database can be written."""
+    monkeypatch.setattr("opdbus.index.state_store.snapshot_writer.MANY", 10)
+    items = [unit(f"{'n' * 200}{number}") for number in range(1000)]
+    await memory.publish(items, OWNER)
+    await memory.archive.write(lambda store: store.empty_log())
+    with fill(small).open("r+b") as file:
+        file.truncate(os.fstat(file.fileno()).st_size - 128 * 1024)
+    with capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                await memory.snapshot_writer.write_snapshot()
+    (line,) = lines
+    assert str(line["reason"]).startswith(f"cannot use {small / 'entries.sealed'}: No space left")
+    assert str(line["reason"]).endswith("make room on its file system")
+    assert not memory.archive.fault
+
+
+async def test_a_read_that_fails_is_logged(tmp_path: Path) -> None:
+    """Log why fields cannot be read, once a minute at most, and read them later."""
+    async with StateStore(tmp_path / "memory.db") as memory:
+        await memory.publish([unit("a")], OWNER)
+        failing = [StoreError("disk I/O error"), StoreError("disk I/O error")]
+        sift = FulltextTable.sift
+
+        def sift_later(*given: Any, **named: Any) -> Any:
+            if failing:
+                raise failing.pop()
+            return sift(*given, **named)
+
+        with capture_logs() as lines, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FulltextTable, "sift", sift_later)
+            for _ in range(2):
+                with pytest.raises(StoreError):
+                    await memory.fields.catch_up()
+            await memory.fields.catch_up()
+        assert [line["reason"] for line in lines] == ["disk I/O error"]

@@ -148,6 +148,45 @@ def test_a_holders_objects_go_with_it(live: Callable[..., Any]) -> None:
     live(after, engine=False)
 
 
+def test_what_is_kept_stays_when_a_holder_leaves(live: Callable[..., Any]) -> None:
+    """Keep an object that was published to be kept, whatever was published of it for a while."""
+
+    async def work(made: House) -> None:
+        for name in ("a", "b", "c"):
+            await made.publish(observed(name, "kept"))
+        await made.publish(observed("a", "kept"), observed("b", "later"), holder=":1.1")
+        await made.publish(observed("b", "later"), observed("new", "1"), holder=":1.2")
+        await made.memory.release(":1.1")
+        assert {e.identity.name for e in made.memory.catalogue} == {"a", "b", "c", "new"}
+        await made.memory.release(":1.2")
+        assert {e.identity.name for e in made.memory.catalogue} == {"a", "b", "c"}
+
+    async def after(made: House) -> None:
+        assert {e.identity.name for e in made.memory.catalogue} == {"a", "b", "c"}
+
+    live(work, engine=False)
+    live(after, engine=False)
+
+
+@lived(engine=False)
+async def test_objects_that_have_gone_keep_no_batch_from_being_withdrawn(made: House) -> None:
+    """Withdraw the rest of a batch; refuse all of it if one is another's, or if none is there."""
+    ids = {name: observed(name, "").identity.object_id for name in ("a", "b", "c", "gone", "file")}
+    await made.publish(*(observed(name, "1") for name in ("a", "b")))
+    await made.publish(observed("c", "1"), owner=OTHER)
+    await made.declare(unit("file", "1"))
+    withdraw = made.memory.withdraw
+    with pytest.raises(AccessDenied, match="not published by you"):
+        await withdraw([ids["a"], ids["gone"], ids["c"]], OWNER)
+    with pytest.raises(AccessDenied, match="the state file declares it"):
+        await withdraw([ids["gone"], ids["file"]], OWNER)
+    assert await withdraw([ids["gone"], ids["a"], ids["file"], ids["b"]], OWNER) == 2
+    with pytest.raises(UnknownObject):
+        await withdraw([ids["a"], ids["gone"]], OWNER)
+    assert await withdraw([], OWNER) == 0
+    assert {e.identity.name for e in made.memory.catalogue} == {"c", "file"}
+
+
 @lived(engine=False)
 async def test_a_caller_that_leaves_halfway_leaves_nothing_half_done(made: House) -> None:
     """Keep database and catalogue the same however a publisher is cancelled."""

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.house import House
 from harness.old_databases import COMMITS, OBJECTS, old
 from harness.remembering import OWNER, run, unit, verified
 from harness.running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
+from opdbus.config import Config
 from opdbus.errors import StoreError
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import Filter
@@ -298,6 +300,42 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
     for file in tmp_path.iterdir():
         assert file.is_dir() or SECRET.encode() not in file.read_bytes(), file
     assert verified(path).problems == []
+
+
+def test_objects_get_vectors_while_history_is_checked(
+    live: Callable[..., Any], settings: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embed all objects, also new ones, before history was looked through."""
+    go, check = threading.Event(), migration.check_history
+    path = settings.state_dir / "memory.db"
+
+    async def publish(made: House) -> None:
+        await made.publish(*(unit(f"u{n}", description=f"word {n}") for n in range(20)))
+        await made.vectorized()
+
+    def check_later(store: Store, left: Migration, **named: Any) -> Migration:
+        # without progress, since history may be long
+        return check(store, left, **named) if go.wait(0.002) else left
+
+    async def embed(made: House) -> None:
+        async with asyncio.timeout(60):
+            await made.memory.migrator.rendered.wait()
+            assert made.memory.archive.no_bulk_load.is_set()
+            while made.vectors.missing_object_count():  # noqa: ASYNC110 -- as `until`
+                await asyncio.sleep(0.01)
+            assert not made.memory.migrator.done.is_set()
+            go.set()
+            await made.publish(unit("new", description="later"))
+            await made.vectorized()
+            await made.memory.migrator.done.wait()
+        assert len(made.vectors.current or ()) == 21
+
+    live(publish)
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE facts SET value = 'redaction 0, text 0' WHERE name = 'written by'")
+        other.execute("DELETE FROM vectors")
+    monkeypatch.setattr(migration, "check_history", check_later)
+    live(embed)
 
 
 def test_objects_stay_apart_whose_names_were_secret(tmp_path: Path) -> None:

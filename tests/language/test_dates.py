@@ -9,7 +9,7 @@ from harness.house import House, lived, unit
 from opdbus.index.query import constraints, query_parser
 from opdbus.index.query.constraints import ENDS, LASTS
 from opdbus.index.search.hits import SearchRequest
-from opdbus.language import past_spans
+from opdbus.language import past_spans, routes
 from opdbus.platform import timestamps
 
 TODAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -81,6 +81,40 @@ def test_no_dates_are_asked_for(question: str) -> None:
 def test_a_document_is_looked_through_quickly() -> None:
     """Look at the beginning of a question only: patterns may go back many times."""
     assert len(constraints.find_dates("expire in in in not for " * 100_000, TODAY)) <= 3
+
+
+FAR = ["9999", "99999", "9" * 12, "9" * 20, "9" * 400, "0", "1e400", "nine", "9999.5"]
+ASKED = [
+    "which backups had no success for {} years",
+    "which jobs have not run for over {} weeks",
+    "what is older than {} months",
+    "which certificates expire in {} years",
+    "what expires within the next {} days",
+    "what changed in the last {} years",
+    "what happened {} years ago",
+    "what failed since {} weeks ago",
+    "what changed on {}-12-31",
+    "what changed between 0001-01-01 and {}-12-31",
+    "what changed before 0001-01-03",
+    "what ran at {}:{}",
+    "disks over {} percent free",
+    "disks with less than {} tb free",
+    "timers on the {}th of every month",
+]
+
+
+@pytest.mark.parametrize("year", [1, 1970, 2026, 9999])
+@pytest.mark.parametrize("question", ASKED)
+def test_no_number_of_a_question_is_too_large(question: str, year: int) -> None:
+    """Read any number and date, whatever the clock says: too far away is the first or last time."""
+    now = datetime(year, 6, 1, tzinfo=UTC)
+    for number in FAR:
+        asked = question.replace("{}", number)
+        for one in constraints.find_dates(asked, now):
+            assert one.first <= one.last
+        constraints.find_comparisons(asked)
+        constraints.find_times(asked)
+        routes.find_route(asked, now.replace(tzinfo=None))
 
 
 @pytest.mark.parametrize("is_read", [False, True])

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from harness.house import search_words
+from harness.remembering import run
+from harness.running import work_of
 
 from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -13,6 +15,7 @@ from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.platform.slices import batches
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
@@ -131,3 +134,22 @@ def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:
 
     # nobody observes how large one is
     assert asyncio.run(work()) == ["/", "/srv", "/w"]
+
+
+@work_of(run, "tmp_path")
+async def test_a_superlative_is_answered_among_very_many_objects(memory: StateStore) -> None:
+    """The largest of 5,500 objects of a kind is found, also where its words name every kind."""
+    named = {f"p{number}": 7919 * number % 100_003 for number in range(5_500)}
+    items = [
+        StateObject(Identity("live:packages", "packages", "package", name), {"size": size})
+        for name, size in named.items()
+    ]
+    for part in batches(items, 2000):
+        await memory.observe(part, set(), {})
+    first, second = sorted(named, key=named.__getitem__, reverse=True)[:2]
+    found = await extremes.find_extremes(memory, "which package is the largest?", None)
+    assert found
+    assert [one.name for one in found.object_ids] == [first]
+    found = await extremes.find_extremes(memory, "which packages are the largest?", None)
+    assert found
+    assert [one.name for one in found.object_ids][:2] == [first, second]

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -440,8 +441,14 @@ async def test_it_begins_where_it_ended(daemon: Running, tmp_path: Path) -> None
             assert await is_followed(fake, "--after-cursor=c0")
             os.utime(fake.state, (long_ago, long_ago))
         assert fake.state.stat().st_mtime > long_ago + 3600
-        assert not await shown(caller, "failure", "before.service")
+        # the time of the file is that of a clock that may have been set
         os.utime(fake.state, (long_ago, long_ago))
+        async with fake.followed(daemon.bus):
+            await caller.until(lambda: is_followed(fake, "--after-cursor="), wanted=True)
+        assert not await shown(caller, "failure", "before.service")
+        state = json.loads(fake.state.read_text())
+        state["saved"][1] -= 7200
+        fake.state.write_text(json.dumps(state))
         async with fake.followed(daemon.bus):
             await until_shown(caller, "failure", "before.service")
             await caller.until(lambda: is_followed(fake, "--since=@"), wanted=True)
@@ -498,3 +505,65 @@ async def test_a_flood_of_lines_costs_little(daemon: Running, tmp_path: Path) ->
 
             await caller.until(is_there, wanted=True)
     assert time.process_time() - began < 4
+
+
+def test_no_failure_is_lost_among_many() -> None:
+    """However many units fail at once, each is looked at, up to those that are kept."""
+    batch = journal_follower.JournalBatch({}, BOOT)
+    for number in range(600):
+        fields = {"MESSAGE_ID": journal_lines.FAILED, "UNIT": f"u{number}.service"}
+        more = {"UNIT_RESULT": "exit-code", "INVOCATION_ID": "1", "_PID": "1"}
+        batch.take(json.dumps(row("Failed", "systemd", **fields, **more)).encode())
+        kept = min(number + 1, 500)
+        assert len(batch.failed) == kept
+    assert [*batch.failed] == [f"u{number}.service" for number in range(100, 600)]
+
+
+async def test_no_command_is_lost_among_many(daemon: Running, tmp_path: Path) -> None:
+    """Of more commands of a user than one change may have, several changes have all."""
+    fake = FakeJournal(tmp_path)
+    given = [SUDO.replace("bob", "gina").replace("chrony", f"unit{n}") for n in range(130)]
+    entries = [
+        fake.entry(text, _PID=str(10_000 + number)) for number, text in enumerate((*given, "last"))
+    ]
+    with (fake.folder / "lines").open("a") as file:
+        file.write("".join(entries))
+    fake.add(SUDO.replace("bob", "hal"))
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            await until_shown(caller, "user", "hal")
+    with closing(sqlite3.connect(daemon.state_dir / "memory.db")) as reader:
+        rows = reader.execute("SELECT fields FROM history WHERE name = 'gina'").fetchall()
+    assert len(rows) > 1
+    assert all(f'unit{number}"' in str(rows) for number in range(130))
+
+
+async def test_a_place_that_cannot_be_noted_ends_nothing(
+    daemon: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Go on where the state cannot be written, say so once, and write it when it can be."""
+    fake = FakeJournal(tmp_path)
+    fake.state = tmp_path / "gone" / "state.json"
+    began: set[int] = set()
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        async with fake.followed(daemon.bus):
+            for number in range(4):
+                if number == 3:
+                    fake.state.parent.mkdir()
+                fake.add(SUDO.replace("bob", f"ivy{number}"))
+                await until_shown(caller, "user", f"ivy{number}")
+                began.add((fake.folder / "since").stat().st_mtime_ns)
+            await caller.until(lambda: is_noted(fake), wanted=True)
+    assert len(began) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"cannot write {fake.state}, which a restart needs",
+        f"{fake.state} is written again",
+    ]
+
+
+async def is_noted(fake: FakeJournal) -> bool:
+    """Return whether the state was written."""
+    return fake.state.exists()

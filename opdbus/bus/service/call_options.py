@@ -11,7 +11,6 @@ from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
 from opdbus.index.catalogue.catalogue import FILTER_KEYS
 from opdbus.index.catalogue.declarations import absence_of
-from opdbus.index.changes import history_reader
 from opdbus.index.query import condition_matching
 from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
@@ -100,8 +99,7 @@ async def require_kind(memory: StateStore, plugin: str = "", kind: str = "") -> 
     known = {*NOUNS, UNIT, *memory.catalogue.kinds}
     if _has_kind(known, plugin, kind):
         return
-    known |= {object_id[:2] for object_id in await history_reader.object_ids(memory)}
-    if _has_kind(known, plugin, kind):
+    if await memory.archive.read(lambda store: store.history.has_kind(plugin, kind)):
         return
     if not _has_kind(known, plugin, ""):
         raise InvalidArgs(

@@ -451,7 +451,7 @@ class StateInterface:
             "Generation": self._memory.generation,
             "Count": count,
             "Vectorized": max(0, count - waiting) if self._vectors.current is not None else 0,
-            "Pending": max(waiting, self._memory.migrator.objects),
+            "Pending": min(count, max(waiting, self._memory.migrator.objects)),
             "FirstStage": self._finder.count_first_stage(),
             "StateFile": str(self._declared.path),
             "StateFileError": self._declared.last_error,

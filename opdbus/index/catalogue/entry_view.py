@@ -269,9 +269,7 @@ class EntryView:
             if within is None
             else self.source_kind_ids[within]
         )
-        wanted = [
-            bool(number and is_wanted(s)) for number, s in enumerate(self.source_kinds.copy())
-        ]
+        wanted = [s is not _NO_SOURCE_KIND and is_wanted(s) for s in self.source_kinds.copy()]
         is_met = np.array(wanted)[numbers]
         return np.flatnonzero(is_met) if within is None else within[is_met]
 

@@ -1,5 +1,6 @@
 """Opening, verification and schema migration of the SQLite file, and advice for its errors."""
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -202,8 +203,12 @@ def translate_errors(path: Path) -> Iterator[None]:
         reason = f"{error}; {advice}" if advice else str(error)
         raise StoreError(f"cannot use the database {path}: {reason}") from None
     except OSError as error:
-        advice = f"; {_ROOM}" if _is_full(path) else ""
-        raise StoreError(f"cannot open the database {path}: {error.strerror}{advice}") from None
+        # a file beside the database, which the error names, has a fault of its own
+        place = Path(os.fsdecode(error.filename)) if error.filename else path
+        is_own = place in {path, *path.parents}
+        what = f"open the database {path}" if is_own else f"use {place}"
+        advice = f"; {_ROOM}" if error.errno == errno.ENOSPC or _is_full(place) else ""
+        raise StoreError(f"cannot {what}: {error.strerror}{advice}") from None
 
 
 def _is_full(path: Path) -> bool:
@@ -246,7 +251,9 @@ def _recognize(database: sqlite3.Connection, path: Path) -> int:
 
 
 def _tune(database: sqlite3.Connection) -> None:
-    database.execute("PRAGMA journal_mode = WAL")
+    (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise sqlite3.OperationalError("its file system or another program allows no WAL")
     # in WAL mode, NORMAL keeps commits when the process is killed; after a power cut the database
     # is consistent but may lack the last commits
     database.execute("PRAGMA synchronous = NORMAL")

@@ -117,6 +117,11 @@ def require_owner(entry: Entry, owner: int) -> None:
         )
 
 
+def is_published(entries: Sequence[Entry]) -> bool:
+    """Return whether a program publishes one of some entries."""
+    return any(e.identity.source.startswith(PUBLISHED) for e in entries)
+
+
 def owned(entries: Sequence[Entry], owner: int) -> list[Entry]:
     """Return the published entries of an object that `owner` may withdraw.
 

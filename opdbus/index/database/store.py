@@ -193,8 +193,12 @@ class Store:
             self._database.execute("COMMIT")
 
     def sync(self) -> None:
-        """Sync commits to the disk with a passive checkpoint."""
-        self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        """Sync all commits to the disk by one more; readers of older states do not prevent it."""
+        self._database.execute("PRAGMA synchronous = FULL")
+        try:
+            self.set_fact("synced", "")
+        finally:
+            self._database.execute("PRAGMA synchronous = NORMAL")
 
     def keep_log(self, pages: int) -> None:
         """Set the number of WAL pages after which SQLite checkpoints."""

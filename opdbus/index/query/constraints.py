@@ -72,6 +72,7 @@ LASTS: Final = (
     " last_completed last_finished last_update"
 ).split()
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
 _SOON: Final = 30 * _DAY
 _SPANS: Final = {"hour": _DAY / 24, "day": _DAY, "week": 7 * _DAY, "month": MONTH, "year": YEAR}
@@ -190,6 +191,14 @@ def _run_on_day(match: re.Match[str]) -> Sequence[Condition]:
     )
 
 
+def _shift(at: datetime, span: timedelta) -> datetime:
+    """Return a time and a span later, or earlier; the first or last time that there is."""
+    try:
+        return at + span
+    except OverflowError:
+        return _LAST if span > timedelta() else _FIRST
+
+
 COMPARISONS: Final[Sequence[Rule[Meaning]]] = (
     # the operator, an optional field, the number, an optional unit, and `free` or `used`
     _rule("number", _compare, "disks over 90 percent",
@@ -215,7 +224,7 @@ TIMES: Final[Sequence[Rule[Meaning]]] = (
 )  # fmt: skip
 # The meaning: the fields, and the range of the date from today and the span that is named.
 DATES: Final[Sequence[Rule[DateMeaning]]] = (
-    _rule("expires soon", lambda today, span: (ENDS, today, today + span),
+    _rule("expires soon", lambda today, span: (ENDS, today, _shift(today, span)),
           "which certificates expire soon?",
           r"\b(?:expir(?:e|es|ing|y)|lapses?|run(?:s|ning)? out|renewed|renewal|valid)\b",
           r"(?! of )(?:\W+\w+){0,3}?\W+(?:soon",
@@ -225,7 +234,7 @@ DATES: Final[Sequence[Rule[DateMeaning]]] = (
           r"|no longer (?:valid|supported|paid)|not valid any ?more|out of support",
           r"|(?:contract|subscription|licen[cs]e|warranty|guarantee|support)s?(?: \w+){0,2}? ",
           r"(?:ended|is over|are over)|past (?:its|their) (?:end|date|expiry))\b(?! of )"),
-    _rule("not done for long", lambda today, span: (LASTS, _FIRST, today - span),
+    _rule("not done for long", lambda today, span: (LASTS, _FIRST, _shift(today, -span)),
           "no backup for over a week",
           r"\b(?:not|never|no|last|older)\b(?:\W+\w+){0,5}?\W+",
           r"(?:for|in|since|than)(?: (?:more than|over|at least|the last|the past|about))? ",

@@ -1,7 +1,9 @@
 """Superlatives in a question: `largest package` asks for one, `largest packages` for several."""
 
+import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, tables
+from opdbus.platform.slices import each
 from opdbus.state.fields import split
 from opdbus.state.flatten import singular
 from opdbus.state.object import Json, ObjectId
@@ -64,8 +67,8 @@ _WORDS: Final = re.compile(
     rf"(?<!\bat )\b(?:{'|'.join(sorted(_ASKED, key=len, reverse=True))})\b", re.IGNORECASE
 )
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d")
-# Values of more objects take too long to read.
-_MOST: Final = 5000
+# Values of more objects take too long to read: those of 20,000 take a second, on a thread.
+_MOST: Final = 100_000
 # Weight of a question's word in a field's name; a word of the superlative's row weighs 1.
 _NAMED: Final = 2
 # Objects returned where the question is in the plural.
@@ -102,13 +105,18 @@ async def find_extremes(
     rest = f"{question[: match.start()]} {question[match.end() :]}"
     wanted, ends = _ASKED[match[0].lower()], _SEVERAL if _is_plural(rest) else 1
     for places, least in _places(view, rest, view.existing(within) if within else None):
-        object_ids = sorted({*view.object_ids(places)} - memory.declarations.renamed())
+        named = await asyncio.to_thread(view.object_ids, places)
+        object_ids = [*dict.fromkeys(named)]
+        if renamed := memory.declarations.renamed():
+            object_ids = [one for one in object_ids if one not in renamed]
         leaves = await condition_matching.leaves(memory, object_ids)
         rows = dict(zip(object_ids, leaves, strict=True))
-        observed = [one for one in object_ids if memory.catalogue.is_observed(one)]
+        is_observed = await each(memory.catalogue.is_observed, object_ids)
+        observed = [*compress(object_ids, is_observed)]
         # declared values count only where no object has an observed one
         for compared in (observed, object_ids):
-            if best := _order_by_field({one: rows[one] for one in compared}, wanted, rest, least):
+            best = await asyncio.to_thread(_order_by_field, rows, compared, wanted, rest, least)
+            if best:
                 last = best[:ends][-1][1]
                 several = [
                     one for at, (one, value) in enumerate(best) if at < ends or value == last
@@ -139,7 +147,11 @@ def _places(
 
 
 def _order_by_field(
-    objects: Mapping[ObjectId, Mapping[str, Json]], wanted: _Wanted, question: str, least: int
+    rows: Mapping[ObjectId, Mapping[str, Json]],
+    object_ids: Sequence[ObjectId],
+    wanted: _Wanted,
+    question: str,
+    least: int,
 ) -> list[tuple[ObjectId, Any]]:
     """Return the objects that have the best-fitting field, each with its value, best first.
 
@@ -147,8 +159,8 @@ def _order_by_field(
     """
     words = _begin({*tables.words_of(question)} - STOP_WORDS)
     fields = dict[tuple[str, bool], dict[ObjectId, Any]]()
-    for object_id, leaves in objects.items():
-        for key, value in leaves.items():
+    for object_id in sorted(object_ids):
+        for key, value in rows[object_id].items():
             is_time = isinstance(value, str) and bool(_TIME.match(value))
             if is_time or (isinstance(value, int | float) and not isinstance(value, bool)):
                 fields.setdefault((key, is_time), {})[object_id] = value

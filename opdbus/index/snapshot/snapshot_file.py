@@ -61,9 +61,11 @@ def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]
             file.flush()
             os.fdatasync(made)
         new.replace(path)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             new.unlink(missing_ok=True)
+        # a failed write does not name its file
+        error.filename = error.filename or str(path)
         raise
 
 

@@ -20,6 +20,8 @@ from opdbus.state.object import ObjectId
 # Rows looked through in one transaction: some hundredths of a second.
 _AT_A_TIME: Final = 2048
 _REQUEST: Final = "forgetting"
+# Value of the fact UNCLEAN while only the WAL has remains of deleted words.
+_IN_LOG: Final = "log"
 # SQLite's WAL can be truncated only while nobody reads an older state: the number of attempts, the
 # wait for readers in each, and the pause between two, in seconds.
 _TRIES: Final = 40
@@ -71,30 +73,52 @@ class Eraser:
         self._clock = clock
         self._on_rows = on_rows
         self._one_at_a_time = asyncio.Lock()
+        # requests that are not fulfilled: the database has at most one of them
+        self._requests: list[Request] = []
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
-        """Erase values; return the erased rows, and whether no trace is left in the files."""
+        """Erase values; return the erased rows, and whether no trace is left in the files.
+
+        What cannot be written or cleaned now is done as soon as it can be.
+        """
         async with self._one_at_a_time:
             # including rows that a migration hides until they are looked through
             last = await self._archive.read(lambda store: store.ledger.state().head.seq)
-            rows, last = await self._erase(Request(target, cause, 0, last))
-            kept = 0
-            if target.text:
-                kept = await self._archive.read_apart(
-                    lambda store: count_named(store.ledger, target.text)
-                )
-            return Forgotten(rows, last, kept), await self._clean()
+            if (request := Request(target, cause, 0, last)) not in self._requests:
+                self._requests.append(request)
+            try:
+                rows, last = await self._erase_all()
+                kept = 0
+                if target.text:
+                    kept = await self._archive.read_apart(
+                        lambda store: count_named(store.ledger, target.text)
+                    )
+                return Forgotten(rows, last, kept), await self._clean()
+            except StoreError as error:
+                if self._archive.is_read_only:
+                    raise
+                self._archive.when_writable(self.resume)
+                raise StoreError(f"{error}; the rest is erased as soon as it can be") from None
 
     async def resume(self) -> None:
-        """Finish what an earlier run left; try again later if the database cannot be written."""
+        """Finish what was left undone; try again later if the database cannot be written."""
         try:
             async with self._one_at_a_time:
-                if request := await self._archive.read(Request.find):
-                    await self._erase(request)
+                await self._erase_all()
                 if await self._archive.read(lambda store: store.fact(UNCLEAN)):
                     await self._clean()
         except StoreError:
             self._archive.when_writable(self.resume)
+
+    async def _erase_all(self) -> tuple[list[int], int]:
+        """Fulfil the request that is stored and those that failed; return as `_erase` the last."""
+        rows, last = list[int](), 0
+        if request := await self._archive.read(Request.find):
+            await self._erase(request)
+        while self._requests:
+            rows, last = await self._erase(self._requests[0])
+            del self._requests[0]
+        return rows, last
 
     async def _erase(self, request: Request) -> tuple[list[int], int]:
         """Erase step by step; return the erased rows, and the last row of history then."""
@@ -124,15 +148,21 @@ class Eraser:
             return rows, store.ledger.state().head.seq
 
     async def _clean(self) -> bool:
-        """Erase deleted content from the files; return whether nothing of it is left."""
-        steps = await self._archive.write(Store.clean_words)
-        while await self._archive.write(lambda _: next(steps, False)):
-            pass
-        await self._snapshot_writer.forget()
+        """Erase deleted content from the files; return whether nothing of it is left.
+
+        Otherwise, go on later.
+        """
+        if await self._archive.read(lambda store: store.fact(UNCLEAN)) != _IN_LOG:
+            steps = await self._archive.write(Store.clean_words)
+            while await self._archive.write(lambda _: next(steps, False)):
+                pass
+            await self._snapshot_writer.forget()
+            await self._archive.write(lambda store: store.set_fact(UNCLEAN, _IN_LOG))
         for _ in range(_TRIES):
             # the WAL has the replaced pages; others write between the attempts
             if await self._archive.write(lambda store: store.empty_log(_TRY_SECONDS)):
                 await self._archive.write(lambda store: store.drop_fact(UNCLEAN))
                 return True
             await asyncio.sleep(_REST_SECONDS)
+        self._archive.when_writable(self.resume)
         return False

@@ -12,9 +12,11 @@ from opdbus.errors import StoreError
 from opdbus.history import checkpoint
 from opdbus.history.hash_chain import Head
 from opdbus.history.ledger import Limits
+from opdbus.history.row_ages import Moment, RowAges
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.metrics import Family
+from opdbus.platform.timestamps import uptime
 
 log = structlog.get_logger()
 
@@ -31,7 +33,7 @@ class HistoryRetention:
 
     `journal_log` writes to the journal; None if there is none. A checkpoint follows a change after
     `seconds`. Without changes, history is pruned `idle_seconds` apart, once a day by default.
-    `clock` returns seconds since 1970.
+    `clock` returns seconds since 1970, `elapsed` those since the boot.
     """
 
     def __init__(
@@ -43,13 +45,18 @@ class HistoryRetention:
         seconds: float = CHECKPOINT_SECONDS,
         clock: Callable[[], float] = time.time,
         idle_seconds: float = _DAY_SECONDS,
+        elapsed: Callable[[], float] = uptime,
     ) -> None:
         self._archive = store.archive
+        self._boot = store.boot
         self._journal_log = journal_log
         self._origin = origin
         self._limits = limits
         self._seconds = seconds
         self._clock = clock
+        self._elapsed = elapsed
+        # by how many days the newest row was ahead of its time at the last look
+        self._ahead = 0.0
         self._idle_seconds = idle_seconds
         # set when there are rows without a checkpoint of this run
         self._has_new_rows = asyncio.Event()
@@ -71,6 +78,7 @@ class HistoryRetention:
     async def close(self) -> None:
         """Write a last checkpoint, if there are new rows."""
         with suppress(StoreError):
+            await self._archive.write(self._advance_ages)
             await self._write_checkpoint(0)
 
     async def run(self) -> None:
@@ -90,19 +98,40 @@ class HistoryRetention:
             await self.checkpoint_and_prune()
 
     async def checkpoint_and_prune(self) -> None:
-        """Write a checkpoint if there are new rows, and prune; failures wait for the next run."""
+        """Write a checkpoint if there are new rows, and prune; failures wait until it can write."""
         self._has_new_rows.clear()
-        with suppress(StoreError):  # the archive has logged it
-            now, count = int(self._clock() * 1e6), 0
-            last = await self._archive.read(lambda store: store.ledger.surplus(self._limits, now))
+        try:
+            count, too_old = 0, await self._archive.write(self._advance_ages)
+            last = await self._archive.read(
+                lambda store: store.ledger.surplus(self._limits, too_old)
+            )
             await self._write_checkpoint(last)
             # in steps, between which others can write
             while more := await self._archive.write(lambda store: store.prune_history(last)):
                 count += more
                 await asyncio.sleep(_REST_SECONDS)
-            if count:
-                # every ten minutes on a host with a full history; its checkpoint has the first row
-                log.debug("history pruned", rows=count, last=last)
+        except StoreError:  # the archive has logged it
+            if not self._archive.is_read_only:
+                self._archive.when_writable(self.checkpoint_and_prune)
+            return
+        if count:
+            # every ten minutes on a host with a full history; its checkpoint has the first row
+            log.debug("history pruned", rows=count, last=last)
+
+    def _advance_ages(self, store: Store) -> int:
+        """Count the time that has passed; return the last row that is too old, 0 if none is.
+
+        None is while the newest row is days ahead of its time: the clock was set meanwhile.
+        """
+        now = Moment(self._boot, self._elapsed(), self._clock())
+        (last, newest), known = store.ledger.newest(), RowAges.read(store.ledger, now)
+        before, self._ahead = self._ahead, known.days_ahead(now, newest)
+        if self._ahead and not before:
+            log.warning("clock was set: no history is old by it", row=last, days_ahead=self._ahead)
+        ages = known.advance(now, last, self._limits.days)
+        with store.transaction():
+            ages.keep(store.ledger)
+        return 0 if self._ahead else ages.last_older_than(self._limits.days)
 
     async def _write_checkpoint(self, pruned: int) -> None:
         """Write a checkpoint if there are new rows or more are pruned.

@@ -19,7 +19,8 @@ log = structlog.get_logger()
 class Migrator:
     """The task that migrates objects and history; `on_progress` is called after each step.
 
-    `clock` returns microseconds since 1970.
+    `on_rendered` is called before it if the step rendered objects. `clock` returns microseconds
+    since 1970.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Migrator:
         clock: Callable[[], int],
         boot: str,
         on_progress: Callable[[], None],
+        on_rendered: Callable[[], None],
     ) -> None:
         self._archive = archive
         self._writer = writer
@@ -37,10 +39,13 @@ class Migrator:
         self._clock = clock
         self._boot = boot
         self._on_progress = on_progress
+        self._on_rendered = on_rendered
         # number of objects that are still to be rendered anew
         self.objects = 0
         # number of rows of history that are hidden until they are searched for secrets
         self.rows = 0
+        # set once no object is left, although rows of history may be
+        self.rendered = asyncio.Event()
         # set once nothing is left
         self.done = asyncio.Event()
 
@@ -58,28 +63,33 @@ class Migrator:
             if not self.done.is_set():
                 if left := await self._archive.read(Migration.find):
                     await self._migrate(left)
-                self.done.set()
+                self.finish()
                 self._on_progress()
             await self._eraser.resume()
         except StoreError:
             self._archive.when_writable(self.run)
 
+    def finish(self) -> None:
+        """Record that nothing is left."""
+        self.rendered.set()
+        self.done.set()
+
     async def _migrate(self, left: Migration) -> None:
         self.objects = await self._archive.read(lambda store: store.count_of(left.unrendered))
         self.rows = left.unchecked
         log.info("migrating", objects=self.objects, history=self.rows)
-        async with self._archive.busy():
-            while left.unrendered or left.unchecked:
-                if left.unrendered:
+        if left.unrendered:
+            async with self._archive.busy():
+                while left.unrendered:
                     left = await self._render(left)
-                else:
-                    left = await self._archive.write(
-                        partial(
-                            migration.check_history, left=left, at=self._clock(), boot=self._boot
-                        )
-                    )
-                    self.rows = left.unchecked
-                self._on_progress()
+                    self._on_rendered()
+                    self._on_progress()
+        self.rendered.set()
+        while left.unchecked:
+            check = partial(migration.check_history, at=self._clock(), boot=self._boot)
+            left = await self._archive.write(partial(check, left=left))
+            self.rows = left.unchecked
+            self._on_progress()
         await self._archive.write(migration.finish)
         log.info("migrated")
 

@@ -76,7 +76,7 @@ class SnapshotWriter:
             try:
                 await self._fields.write_snapshot(path, moment.token)
             except OSError as error:  # the next start reads the fields from the database
-                log.warning("fields not sealed", reason=str(error))
+                log.warning("fields not sealed", path=str(path), reason=error.strerror)
             await self._archive.write(lambda store: _confirm(store, moment))
             await asyncio.to_thread(gc_tuning.trim)
             log.info("entries sealed", objects=len(self._view.places))

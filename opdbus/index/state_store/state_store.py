@@ -22,7 +22,7 @@ from opdbus.index.catalogue.transient_objects import TransientObjects
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.database.quota import ROOT, Usage, owned, require_owner
+from opdbus.index.database.quota import ROOT, Usage, is_published, owned, require_owner
 from opdbus.index.database.records import begin
 from opdbus.index.database.store import Content, Entry, Record, Store
 from opdbus.index.snapshot import entry_snapshot
@@ -88,7 +88,7 @@ class StateStore:
         # row is not of this boot
         self.recorded_until = math.inf
         self._clock = clock
-        self._boot = boot
+        self.boot = boot
         self._eraser = Eraser(
             self.archive,
             self.snapshot_writer,
@@ -97,9 +97,14 @@ class StateStore:
             lambda last: self.notify(Recorded(last)),
         )
         self.migrator = Migrator(
-            self.archive, self._writer, self._eraser, self._now, boot, self._on_migration_step
+            self.archive,
+            self._writer,
+            self._eraser,
+            self._now,
+            boot,
+            on_progress,
+            self._on_rendered,
         )
-        self._on_progress = on_progress
         # number of running `publish` calls of each holder
         self._publishing: Counter[str] = Counter()
 
@@ -142,18 +147,18 @@ class StateStore:
         def load(store: Store) -> tuple[Migration | None, LoadedEntries]:
             # values that are secret by this version's rules are redacted first
             if left := migration.begin(store):
-                left = migration.redact_objects(store, left, at, self._boot)
+                left = migration.redact_objects(store, left, at, self.boot)
             return left, entry_snapshot.load(store, left.unrendered if left else range(0))
 
         left, loaded = await first(load)
         await self._writer.load(loaded)
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writer.generation = int(generation or 0)
-        latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
+        latest = await self.archive.read(lambda store: store.ledger.latest(self.boot))
         self.recorded_until = math.inf if latest is None else latest
-        self.since_last_run = await first(lambda store: begin(store, self._boot, at))
+        self.since_last_run = await first(lambda store: begin(store, self.boot, at))
         if left is None:
-            self.migrator.done.set()
+            self.migrator.finish()
         if not self.archive.is_read_only:
             self.archive.start(self.migrator.run())
 
@@ -161,13 +166,11 @@ class StateStore:
         """Return the time in microseconds since 1970."""
         return int(self._clock() * 1e6)
 
-    def _on_migration_step(self) -> None:
-        """Mark vectors as incomplete after a step of migration, and report progress."""
-        if not self.migrator.done.is_set():
-            self._writer.generation += 1
-            self.stale.set()
-            self.unstaged.set()
-        self._on_progress()
+    def _on_rendered(self) -> None:
+        """Mark vectors as incomplete after objects were rendered anew."""
+        self._writer.generation += 1
+        self.stale.set()
+        self.unstaged.set()
 
     async def __aexit__(self, *error: object) -> None:
         """Close the database, and cancel unfinished work."""
@@ -222,8 +225,8 @@ class StateStore:
     ) -> None:
         """Insert or replace objects that an owner published; raises AccessDenied for another's.
 
-        With a `holder`, they are transient and live until `release(holder)`. The last publication
-        of an object decides. Raises LimitsExceeded and StoreError.
+        With a `holder`, they are transient and live until `release(holder)`, but those that are
+        permanent stay. Raises LimitsExceeded and StoreError.
         """
 
         async def work() -> None:
@@ -238,7 +241,8 @@ class StateStore:
                     )
                     await self._write(built, [], _always(cause))
                     if holder:
-                        self._transient.add(named, holder)
+                        passing = (i for i in named if i not in known or known[i].transient)
+                        self._transient.add(passing, holder)
                     else:
                         self._transient.discard(named)
             finally:
@@ -284,7 +288,7 @@ class StateStore:
         def write(store: Store) -> range:
             with store.transaction():
                 work(store)
-                return store.ledger.append(changes, at, self._boot)
+                return store.ledger.append(changes, at, self.boot)
 
         if rows := await self.archive.write(write):
             self.notify(Recorded(rows[-1]))
@@ -306,17 +310,24 @@ class StateStore:
     async def withdraw(self, object_ids: Iterable[ObjectId], owner: int, cause: str = "") -> int:
         """Remove what an owner published about objects; return the number of entries.
 
-        Raises UnknownObject, and AccessDenied if an object has no entry of this owner.
+        Objects that nobody publishes may have just gone. Raises AccessDenied if others alone
+        publish one, or if all are observed or declared only, and UnknownObject if there is none.
         """
 
         async def work() -> int:
             async with self._one_writer:
-                about = await each(self.catalogue.require_entries, [*object_ids])
-                gone = {e.id: e for entries in about for e in owned(entries, owner)}
+                about = [*zip(named, await each(self.catalogue.entries, named), strict=True)]
+                published = [entries for _, entries in about if is_published(entries)]
+                gone = {e.id: e for entries in published for e in owned(entries, owner)}
+                if about and not gone:
+                    # the reason why there is nothing to withdraw
+                    there = next((one for one, entries in about if entries), about[0][0])
+                    owned(self.catalogue.require_entries(there), owner)
                 nothing = BuiltRecords(self._clock(), [])
                 await self._write(nothing, [*gone.values()], _always(cause), withdrawn=True)
                 return len(gone)
 
+        named = [*object_ids]
         return await self.archive.shield(work())
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:

@@ -102,27 +102,29 @@ class TransactionWriter:
     ) -> BuiltRecords:
         """Build records, on a thread, of the objects that differ from the stored ones.
 
-        Of several objects with one identity, the last counts. A stored object keeps its owner. An
-        item that is a `Record` already keeps its content; its owner, time and transience are set.
+        Of several objects with one identity, the last counts. A stored object keeps its owner, and
+        a permanent one stays so. An item that is a `Record` already keeps its content; its owner,
+        time and transience are set.
         """
 
         def work() -> list[Record]:
             latest = {item.identity: item for item in objects}
             known = self.catalogue.existing(latest)
-            wanted: list[tuple[Draft | Record, int]] = []
+            wanted: list[tuple[Draft | Record, int, bool]] = []
             for identity, item in latest.items():
                 entry, new = known.get(identity), item if isinstance(item, Record) else draft(item)
+                passes = transient and (entry is None or entry.transient)
                 is_stored = entry and entry.fingerprint == new.fingerprint
-                if entry is None or entry.transient is not transient or not is_stored:
-                    wanted.append((new, entry.owner if entry else owner))
-            drafts = [new for new, _ in wanted if isinstance(new, Draft)]
+                if entry is None or entry.transient is not passes or not is_stored:
+                    wanted.append((new, entry.owner if entry else owner, passes))
+            drafts = [new for new, *_ in wanted if isinstance(new, Draft)]
             rendered = iter(Recorder().records(drafts))
             seconds = max(0, int(now))
-            made = ((new if isinstance(new, Record) else next(rendered), of) for new, of in wanted)
+            made = (new if isinstance(new, Record) else next(rendered) for new, *_ in wanted)
             # positional arguments: twice as fast as `_replace`
             return [
-                Record(one.identity, of, *one[2:7], seconds, transient, one.traits)
-                for one, of in made
+                Record(one.identity, of, *one[2:7], seconds, passes, one.traits)
+                for one, (_, of, passes) in zip(made, wanted, strict=True)
             ]
 
         return BuiltRecords(now, await self._archive.prepare(work))

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -28,6 +29,9 @@ log = structlog.get_logger()
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 # Time for a running write to end before closing interrupts it.
 _CLOSE_SECONDS: Final = 1.0
+# Interval between log lines of one reason why reads fail, and the reasons that are remembered.
+_SAME_REASON_SECONDS: Final = 60.0
+_MOST_REASONS: Final = 20
 # Minimal interval between progress reports.
 _PROGRESS_SECONDS: Final = 1.0
 # WAL pages between checkpoints, normally and during bulk loads, which fewer checkpoints speed up.
@@ -54,6 +58,8 @@ class Archive:
         self._retry_seconds = retry_seconds
         # why the database cannot be written, "" if it can
         self.fault = ""
+        # when a reason why reads failed was logged, the last reasons first
+        self._logged: dict[str, float] = {}
         # report of the recovery at this start, "" if there was none
         self.notice = ""
         self.on_change: Callable[[], None] = lambda: None
@@ -202,12 +208,12 @@ class Archive:
 
     async def read(self, work: Callable[[Store], T]) -> T:
         """Run work that only reads; raises StoreError."""
-        return await self._run(self._reading, self._reader, work)
+        return await self._run_reading(self._reading, work)
 
     async def read_apart(self, work: Callable[[Store], T]) -> T:
         """Run work that reads for seconds, on its own thread and connection; raises StoreError.
 
-        The work must call store.require_running() repeatedly.
+        The work must call store.require_running() repeatedly. It may write other files.
         """
 
         def open_and_read(_: Store) -> T:
@@ -216,7 +222,19 @@ class Archive:
                 store.interrupt_when_stopping()
                 return work(store)
 
-        return await self._run(self._apart, self._reader, open_and_read)
+        return await self._run_reading(self._apart, open_and_read)
+
+    async def _run_reading(self, thread: ThreadPoolExecutor, work: Callable[[Store], T]) -> T:
+        """Run work that reads, and log its failure: the same reason again after a minute."""
+        try:
+            return await self._run(thread, self._reader, work)
+        except StoreError as error:
+            reason, now = str(error), self._loop.time()
+            before = self._logged.get(reason, -math.inf)
+            if not self._stopping.is_set() and now - before > _SAME_REASON_SECONDS:
+                self._logged = {reason: now, **dict([*self._logged.items()][:_MOST_REASONS])}
+                log.error("work with the store failed", reason=reason)  # noqa: TRY400 -- a sentence, no traceback
+            raise
 
     async def _run(self, thread: ThreadPoolExecutor, store: Store, work: Callable[[Store], T]) -> T:
         """Run work on a thread and translate its errors; damage is marked for the next start."""

@@ -19,6 +19,7 @@ from threading import Lock
 from typing import Any, Final, Self
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import Products
@@ -26,6 +27,8 @@ from opdbus.index.catalogue.text_table import split
 from opdbus.index.snapshot.sign_snapshot import BLOCK, SignSnapshot
 from opdbus.platform.regular_files import open_regular, set_aside
 from opdbus.state.object import DIGEST_BYTES, digest
+
+log = structlog.get_logger()
 
 # Rows read at a time.
 _READ: Final = 1 << 13
@@ -178,12 +181,15 @@ class SignQuantizedVectors:
 
     def write_snapshot(self) -> None:
         """Write the signs of full blocks to the snapshot for the next start; on any thread."""
-        with self._one_mover, suppress(OSError):
-            if self._sign_snapshot.count < self.end // BLOCK:
-                os.fdatasync(self._file)
-            while (number := self._sign_snapshot.count) < self.end // BLOCK:
-                digests = self._all()["digest"][number * BLOCK : (number + 1) * BLOCK]
-                self._blocks[number] = self._sign_snapshot.append(digests, self._blocks[number])
+        with self._one_mover:
+            try:
+                if self._sign_snapshot.count < self.end // BLOCK:
+                    os.fdatasync(self._file)
+                while (number := self._sign_snapshot.count) < self.end // BLOCK:
+                    digests = self._all()["digest"][number * BLOCK : (number + 1) * BLOCK]
+                    self._blocks[number] = self._sign_snapshot.append(digests, self._blocks[number])
+            except OSError as error:  # the next start computes them
+                log.warning("signs not sealed", path=str(self._path), reason=error.strerror)
 
     def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Copy some rows to a new file beside this one; raises OSError."""

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -318,7 +318,7 @@ class VectorIndex:
                 return
             kept = np.flatnonzero(self._layer.rows >= 0)
             before = self._layer.rows[kept].astype(np.intp)
-            with suppress(OSError):  # the rows stay as they are
+            try:
                 some = await asyncio.to_thread(self._rows.copy_subset, before)
                 left = [some]
                 async with self._alone():
@@ -327,6 +327,8 @@ class VectorIndex:
                 # it has the old rows: drop the last reference but `left`
                 del some
                 await _free(left)
+            except OSError as error:  # the rows stay as they are
+                log.warning("vectors not compacted", reason=str(error))
 
     def _number(self, kept: NDArray[np.intp]) -> None:
         """Assign the rows from 0 to the kept texts, but none to texts dropped meanwhile."""
