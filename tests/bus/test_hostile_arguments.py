@@ -7,7 +7,6 @@ other programs on a busy machine do not count. OP_DBUS_TEST_ARGUMENTS=all tries 
 
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,23 +18,21 @@ import pytest
 from fuzz import marshal
 from fuzz.marshal import Variant
 from fuzz.wire import Wire
+from harness.light_calls import LightCaller
 from harness.running import (
     FIXED,
     OBJECT,
-    PATIENCE_SECONDS,
-    STATE,
     STATE_PATH,
     Running,
-    cpu_seconds,
     state_file,
 )
 
 # Each waits for less than a sixth of it.
 MOST_SECONDS = 1.0
-_GET = "org.freedesktop.DBus.Properties.Get"
+_PROPERTIES = "org.freedesktop.DBus.Properties"
 _MIB = 1 << 20
 IS_ALL = os.environ.get("OP_DBUS_TEST_ARGUMENTS") == "all"
-_COUNT = 100_000 if IS_ALL else 10_000
+_COUNT = 100_000 if IS_ALL else 4000
 # Kinds of values that are tried of each type.
 _FIRST = None if IS_ALL else 2
 _OBJECT_PATH = f"{STATE_PATH}/systemd/unit/u1_2eservice"
@@ -83,7 +80,7 @@ def _hostile(kind: str) -> dict[str, Any]:
         return WORDS
     if kind == "as":
         names = b"".join(marshal.encode("s", [f"n{n:06d}"]) for n in range(_COUNT))
-        return {"many strings": names, "a long string": [WORDS["words"]]}
+        return {"many strings": names, "a long string": [WORDS["words"][: 10 * _COUNT]]}
     if kind == "ao":
         paths = (f"{STATE_PATH}/systemd/unit/u{n:07d}" for n in range(_COUNT // 2))
         encoded = b"".join(marshal.encode("o", [path]) for path in paths)
@@ -94,6 +91,8 @@ def _hostile(kind: str) -> dict[str, Any]:
         return _hostile_options()
     if kind == "a(sssa{sv})":
         return _hostile_objects()
+    if kind == "v":
+        return {"deep variants": _deep(55), "a long string": Variant("s", WORDS["words"])}
     limits = {"u": (1 << 32) - 1, "t": (1 << 64) - 1, "b": 1, "d": 1e300}
     return {"most": limits[kind]} if kind in limits else {}
 
@@ -110,8 +109,8 @@ def _hostile_objects() -> dict[str, Any]:
     many = {f"key{n}": Variant("s", f"value {n}") for n in range(_COUNT * 3 // 5)}
     return {
         "many keys": [("p", "k", "n", many)],
-        "10,000 objects": [("p", "k", f"n{n}", {"a": Variant("u", n)}) for n in range(10_000)],
-        "10,000 kinds": [("p", f"k{n}", "n", {}) for n in range(10_000)],
+        "many objects": [("p", "k", f"n{n}", {"a": Variant("u", n)}) for n in range(_COUNT // 10)],
+        "many kinds": [("p", f"k{n}", "n", {}) for n in range(_COUNT // 10)],
         "long values": [("p", "k", f"n{n}", {"a": Variant("s", WORDS["words"])}) for n in range(3)],
         "a long name": [("p", "k", WORDS["letters"], {})],
         "deep": [("p", "k", "n", {"a": _deep(55)})],
@@ -121,19 +120,21 @@ def _hostile_objects() -> dict[str, Any]:
 
 def _harmless(kind: str) -> Any:
     values = {"s": "mail", "u": 10, "t": 1, "b": 0, "d": 0.5, "o": _OBJECT_PATH, "a{sv}": {}}
+    values["v"] = Variant("u", 1)
     return values.get(kind, [] if kind[0] == "a" else 0)
 
 
-def _files() -> Iterator[tuple[str, ET.Element]]:
-    for file in (resources.files("opdbus.bus") / "interfaces").iterdir():
+def _interfaces() -> Iterator[tuple[str, ET.Element]]:
+    room = resources.files("opdbus.bus")
+    for file in [*(room / "interfaces").iterdir(), room / "service" / "standard.xml"]:
         for interface in ET.fromstring(file.read_text(encoding="utf-8")).iter("interface"):  # noqa: S314 -- our own
-            if interface.attrib["name"] in {*FIXED, OBJECT}:
+            if interface.attrib["name"] in {*FIXED, OBJECT, _PROPERTIES}:
                 yield interface.attrib["name"], interface
 
 
 def cases() -> Iterator[Case]:
     """Give a case for each argument and each documented option with each hostile value."""
-    for name, interface in _files():
+    for name, interface in _interfaces():
         for method in interface.iter("method"):
             types = [a.attrib["type"] for a in method.iter("arg") if a.attrib["direction"] == "in"]
             if "h" in types:  # attacks on files are in tests of bulk calls
@@ -158,39 +159,6 @@ def _body(types: Sequence[str], place: int, kind: str, what: str, option: str) -
     return marshal.encode("".join(types), values)
 
 
-class Friend(threading.Thread):
-    """A client that makes light calls, and remembers how long the daemon worked during each."""
-
-    def __init__(self, daemon: Running) -> None:
-        super().__init__()
-        self._daemon = daemon
-        self._wire = Wire(daemon.bus)
-        self._is_over, self._answered = threading.Event(), threading.Event()
-        self._worst = 0.0
-        self.start()
-
-    def run(self) -> None:
-        """Call until it is over."""
-        while not self._is_over.wait(0.005):
-            spent = cpu_seconds(self._daemon.pid)
-            self._wire.call(STATE_PATH, _GET, "ss", STATE, "Count")
-            self._worst = max(self._worst, cpu_seconds(self._daemon.pid) - spent)
-            self._answered.set()
-
-    def take_worst(self) -> float:
-        """Give the longest wait since the last time, with that of the present call."""
-        self._answered.clear()
-        assert self._answered.wait(PATIENCE_SECONDS)
-        worst, self._worst = self._worst, 0.0
-        return worst
-
-    def leave(self) -> None:
-        """Hang up."""
-        self._is_over.set()
-        self.join()
-        self._wire.socket.close()
-
-
 @pytest.fixture(scope="module")
 def daemon(
     shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
@@ -203,7 +171,7 @@ def daemon(
 
 def test_hostile_arguments_keep_nobody_waiting(daemon: Running) -> None:
     """Answer light calls of one client within a second's work, whatever another one asks for."""
-    friend, waits = Friend(daemon), {}
+    friend, waits = LightCaller(daemon), {}
     try:
         for case in cases():
             waits[case.name] = _attack(daemon, case, friend)
@@ -214,7 +182,7 @@ def test_hostile_arguments_keep_nobody_waiting(daemon: Running) -> None:
     assert not late
 
 
-def _attack(daemon: Running, case: Case, friend: Friend) -> float:
+def _attack(daemon: Running, case: Case, friend: LightCaller) -> float:
     with Wire(daemon.bus) as wire:
         fields = marshal.call_fields(case.path, case.interface, case.member, case.signature)
         serial = wire.serial()
