@@ -7,11 +7,12 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+from harness.running import Running
 
 from opdbus import config, log
 from opdbus.errors import InvalidArgs
@@ -114,6 +115,24 @@ def test_a_file_that_takes_no_lines_stops_nobody(kind: str) -> None:
         if kind == "nobody reads":
             os.close(reader)
         lines.close()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "exec >/dev/full",
+        'mkfifo "$0"; exec 3<>"$0" >"$0"; head -c 65536 /dev/zero',
+        "exec > >(true); wait $!",
+    ],
+    ids=["full disk", "nobody reads", "reader gone"],
+)
+def test_the_daemon_serves_and_ends_without_its_log(
+    daemons: Callable[..., Running], tmp_path: Path, log: str
+) -> None:
+    """Serve, and end with 0, whatever becomes of the log."""
+    daemon = daemons(LOG_LEVEL="debug")
+    daemon.starter = ("bash", "-c", f'{log}; exec "$@" 2>&1', str(tmp_path / "pipe"))
+    assert daemon.start().vectorized().stop() == 0
 
 
 def test_lost_lines_are_counted() -> None:
