@@ -1,8 +1,10 @@
 """Log lines as facts for an operator: to a console, as JSON, or to the journal."""
 
+import atexit
 import logging
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -15,6 +17,7 @@ from opdbus.errors import InvalidArgs
 from opdbus.platform import journal
 from opdbus.platform.journal import Journal
 from opdbus.platform.lines import escape_hidden
+from opdbus.platform.thread_queue import ThreadQueue
 
 JOURNAL: Final = "journal"
 CONSOLE: Final = "console"
@@ -33,6 +36,9 @@ _LEVELS: Final = {
 }
 _OUTSIDE_A_NAME = re.compile(r"[^a-z0-9]+")
 _MAX_NAME: Final = 64
+# Lines queued for a file that accepts none.
+_MAX_LINES: Final = 1000
+_FLUSH_SECONDS: Final = 2.0
 
 
 class Log:
@@ -42,6 +48,7 @@ class Log:
         self._level = level
         self._form = form
         self._stream = stream
+        self._lines = _Lines(stream)
         self._journal = journal
         self._target = JOURNAL if journal and form == JOURNAL else CONSOLE
         self._apply()
@@ -86,12 +93,13 @@ class Log:
         return logger
 
     def close(self) -> None:
-        """Send the entries queued for the journal, and end its thread."""
+        """Write queued lines, send the entries queued for the journal, and end the threads."""
+        self._lines.close()
         if self._journal:
             self._journal.close()
 
     def _apply(self) -> None:
-        level, printer = _LEVELS[self._level], structlog.PrintLogger(self._stream)
+        level = _LEVELS[self._level]
         shared: list[structlog.types.Processor] = [
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
@@ -100,8 +108,8 @@ class Log:
         structlog.configure(
             processors=shared + self._ending(),
             wrapper_class=structlog.make_filtering_bound_logger(level),
-            # one printer for all: a new one would be made even for each dropped line
-            logger_factory=lambda *_names: printer,
+            # one for all: a new one would be made even for each dropped line
+            logger_factory=lambda *_names: self._lines,
             cache_logger_on_first_use=False,
         )
         # of libraries that use logging (dbus-fast, asyncio), only warnings and errors
@@ -139,6 +147,58 @@ def configure(
         chosen = JOURNAL if is_journal(environ, stream) else CONSOLE
     level = {"error": "err"}.get(config.log_level, config.log_level)
     return Log(level, chosen, stream, Journal(socket) if socket.is_socket() else None)
+
+
+class _Lines:
+    """A structlog logger that writes lines to a stream, but never waits for whoever reads them.
+
+    A full disk, a pipe that nobody reads and a reader that has gone cost lines, and nothing else.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._queue: ThreadQueue[str] = ThreadQueue("log", _MAX_LINES, self._run)
+        # also of programs that do not close their log
+        atexit.register(self.close)
+        try:
+            self._number = stream.fileno()
+            # what has no reader takes a line at once, or fails
+            self._is_direct = stat.S_ISREG(os.fstat(self._number).st_mode)
+        except (OSError, ValueError):  # a stream in memory
+            self._number, self._is_direct = -1, True
+
+    def msg(self, line: str) -> None:
+        """Write a line, or queue it."""
+        if self._is_direct:
+            self._write(line)
+        else:
+            self._queue.start()
+            self._queue.put(line)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+    def close(self) -> None:
+        """Write the queued lines; waits a few seconds at most."""
+        self._queue.close(_FLUSH_SECONDS)
+
+    def _run(self) -> None:
+        while (line := self._queue.get()) is not None:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        lost, self._queue.lost = self._queue.lost, 0
+        text = f"log lines lost count={lost}\n" * bool(lost) + f"{line}\n"
+        if self._number < 0:
+            self._stream.write(text)
+            return
+        data = text.encode(errors="backslashreplace")
+        try:
+            while data:
+                data = data[os.write(self._number, data) :]
+        except OSError:
+            # reported with the next line that is written
+            self._queue.lost += lost + 1
 
 
 class _Library(logging.Handler):
@@ -216,7 +276,7 @@ def _journal_line(_logger: Any, level: str, event: MutableMapping[str, Any]) -> 
 def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
     """Return whether systemd connected `stream` to the journal; see systemd.exec(5)."""
     try:
-        stat = os.fstat(stream.fileno())
+        file = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
+    return environ.get("JOURNAL_STREAM") == f"{file.st_dev}:{file.st_ino}"

@@ -94,8 +94,7 @@ class Records:
             self._memory.archive.when_writable(self._save)
 
     async def _save(self, changes: Sequence[Change] = ()) -> None:
-        states, claims = dict(self._unsaved), json.dumps(sorted(self.claims or ()))
-        since = str(self.declared_since)
+        states, claims, since = dict(self._unsaved), self.claims or (), str(self.declared_since)
         rows = []
         for object_id, state in states.items():
             if state:
@@ -105,7 +104,7 @@ class Records:
 
         def work(store: Store) -> None:
             store.put_drifts(rows, gone)
-            store.set_fact(_CLAIMS, claims)
+            store.set_fact(_CLAIMS, json.dumps(sorted(claims)))
             store.set_fact(_SINCE, since)
 
         await self._memory.record(changes, work)

@@ -5,7 +5,7 @@ kind and name, and each field with the observed field of the same words.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -482,6 +482,12 @@ JOINED: Final = {
 def of_declared(kind_id: KindId) -> Row:
     """Return the row of a declared kind; one without a row is paired with itself."""
     return _BY_DECLARED.get(kind_id) or _default_row(kind_id)
+
+
+def observed_of(kind_ids: Iterable[KindId]) -> set[KindId]:
+    """Return the observed kinds that are paired with declared ones, of which there may be many."""
+    rows = ((kind_id, _BY_DECLARED.get(kind_id)) for kind_id in kind_ids)
+    return {row.observed if row else kind_id for kind_id, row in rows}
 
 
 @lru_cache(maxsize=256)

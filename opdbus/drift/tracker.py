@@ -198,7 +198,7 @@ class Tracker:
                 self._waiting.add(self._coverage.missing(kind_id))
         elif isinstance(event, Claimed):
             others = self._records.claim(event.kinds, self._wall())
-            self._activate({rule_table.of_declared(kind_id).observed for kind_id in others})
+            self._activate(rule_table.observed_of(others))
 
     def _activate(self, kind_ids: set[KindId]) -> None:
         """Activate observed kinds and queue their objects, which had no declared counterpart."""
@@ -295,7 +295,7 @@ class Tracker:
     @property
     def _claimed_kinds(self) -> set[KindId]:
         """The observed kinds of the kinds that the file claims."""
-        return {rule_table.of_declared(kind_id).observed for kind_id in self._claims}
+        return rule_table.observed_of(self._claims)
 
     def _is_claimed(self, object_id: ObjectId) -> bool:
         return rule_table.is_claimed(object_id, self._claims)

@@ -1,14 +1,14 @@
 """Client of systemd's journal; sends from a thread, so that a stalled journal blocks no caller."""
 
 import fcntl
-import queue
 import socket
 import termios
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from opdbus.platform.thread_queue import ThreadQueue
 
 IDENTIFIER: Final = "op-dbus"
 SOCKET: Final = Path("/run/systemd/journal/socket")
@@ -50,17 +50,12 @@ class Journal:
 
     def __init__(self, path: Path = SOCKET) -> None:
         self._path = path
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(MAX_WAITING)
-        self._lost = 0
-        self._sender = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._sender.start()
+        self._entries: ThreadQueue[bytes] = ThreadQueue("journal", MAX_WAITING, self._run)
+        self._entries.start()
 
     def send(self, fields: Mapping[str, str]) -> None:
         """Queue an entry; the names of its fields are in capitals."""
-        try:
-            self._waiting.put_nowait(encode(fields))
-        except queue.Full:
-            self._lost += 1
+        self._entries.put(encode(fields))
 
     def close(self) -> None:
         """Send the queued entries and end the thread; waits a few seconds at most.
@@ -68,15 +63,11 @@ class Journal:
         The process must not exit before the journal has read them: the journal finds the unit of an
         entry by /proc, and `journalctl -u op-dbus` would not show the last entries.
         """
-        try:
-            self._waiting.put(None, timeout=_FLUSH_SECONDS)
-        except queue.Full:
-            return
-        self._sender.join(_FLUSH_SECONDS)
+        self._entries.close(_FLUSH_SECONDS)
 
     def _run(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            while (entry := self._waiting.get()) is not None:
+            while (entry := self._entries.get()) is not None:
                 self._deliver(sender, entry)
             end = time.monotonic() + _FLUSH_SECONDS
             # SIOCOUTQ of unix(7): datagrams that the receiver has not read
@@ -84,7 +75,7 @@ class Journal:
                 time.sleep(_LOOK_SECONDS)
 
     def _deliver(self, sender: socket.socket, entry: bytes) -> None:
-        lost, self._lost = self._lost, 0
+        lost, self._entries.lost = self._entries.lost, 0
         try:
             if lost:
                 fields = {
@@ -98,7 +89,7 @@ class Journal:
             sender.sendto(entry, str(self._path))
         except OSError:
             # reported to the journal with the next entry that it accepts
-            self._lost += lost + 1
+            self._entries.lost += lost + 1
 
 
 def encode(fields: Mapping[str, str]) -> bytes:

@@ -1,6 +1,7 @@
 """Division of work into short parts, so that other tasks and threads run in between."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol, Self, TypeVar
@@ -17,6 +18,7 @@ R = TypeVar("R")
 
 # Items handled in one turn of the event loop: about a millisecond of work.
 _A_TURN: Final = 100
+_TURN_SECONDS: Final = 0.005
 # Elements of an array per part: intermediate results stay in the processor's cache, and the
 # overhead of each part is small.
 _TOGETHER: Final = 1 << 15
@@ -40,10 +42,15 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 async def each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return the results of a function for all items; yields to the event loop after each 100."""
+    """Return the results of a function for all items.
+
+    Yields to the event loop after each 100, or earlier if they take long.
+    """
     found: list[R] = []
-    for start in range(0, len(items), _A_TURN):
-        if start:
+    end = time.thread_time() + _TURN_SECONDS
+    for item in items:
+        if found and (len(found) % _A_TURN == 0 or time.thread_time() > end):
             await asyncio.sleep(0)
-        found += map(work, items[start : start + _A_TURN])
+            end = time.thread_time() + _TURN_SECONDS
+        found.append(work(item))
     return found

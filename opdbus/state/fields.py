@@ -63,7 +63,11 @@ class Names:
         self._of_identity = [
             (name, IDENTITY.index(name.lower())) for name in wanted if name.lower() in IDENTITY
         ]
-        self._wanted = {name: wanted[name] for name in wanted if name.lower() not in IDENTITY}
+        # by their last words, since an object may have any number of keys
+        self._wanted: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        for name, words in wanted.items():
+            if words and name.lower() not in IDENTITY:
+                self._wanted.setdefault(words[-1], []).append((name, words))
         # lives as long as the names: keys of removed objects are not kept for ever
         self._top = _Place("", ())
         self._places = 0
@@ -120,7 +124,8 @@ class Names:
 
     def _fits(self, path: str, lists: tuple[str, ...]) -> Sequence[tuple[str, Fit]]:
         """Return the names that match the field at a path, with the quality of each match."""
-        fits = ((name, fit(wanted, path, lists)) for name, wanted in self._wanted.items())
+        wanted = (one for word in last_words(path, lists) for one in self._wanted.get(word, ()))
+        fits = ((name, fit(words, path, lists)) for name, words in wanted)
         return tuple((name, fit) for name, fit in fits if fit)
 
 

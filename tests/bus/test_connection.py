@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
+import struct
 from typing import Any
 
 import pytest
 from attacks.clients import connections
 from fuzz import marshal
+from fuzz.marshal import Variant
 from fuzz.wire import Wire
+from harness.broker import BUSES
 from harness.bulky import in_memory, open_files
 from harness.running import PATIENCE_SECONDS, Bus
 from hypothesis import given
@@ -20,6 +23,7 @@ from opdbus.bus.transport.message_socket import transports
 from opdbus.bus.transport.messages import MAX_ERROR_CHARACTERS, Call, Outgoing
 from opdbus.bus.transport.values import Typed, from_wire, split, variant
 from opdbus.errors import BusError, InvalidArgs
+from opdbus.platform.tasks import start
 
 LAST_SERIAL = (1 << 32) - 1
 _BASIC = st.sampled_from("ybnqiuxtdsogh")
@@ -154,6 +158,50 @@ def test_an_error_keeps_its_name_and_a_bounded_text(bus_address: str) -> None:
             assert len(str(caught.value)) <= MAX_ERROR_CHARACTERS + 3
 
     _between(bus_address, serve, ask)
+
+
+@pytest.mark.parametrize("size", [10, 64 << 10, 3 << 20])
+@pytest.mark.parametrize("kind", BUSES)
+def test_a_call_with_unknown_fields_is_answered(kind: str, size: int) -> None:
+    """Answer a call whose header has more fields, whether the bus removes or delivers them."""
+    bus = BUSES[kind]()
+
+    async def ask(client: Connection, name: str) -> None:
+        with Wire(bus.address) as wire:
+            fields = marshal.call_fields("/", "a.b", "C", "s") | {marshal.DESTINATION: name}
+            head = [(code, Variant(marshal.TYPES.get(code, "s"), v)) for code, v in fields.items()]
+            head.insert(2, (99, Variant("ay", bytes(size))))
+            body, array = marshal.encode("s", ["x"]), marshal.encode("a(yv)", [head])
+            fixed = b"l\1\0\1" + struct.pack("<III", len(body), wire.serial(), len(array) - 8)
+            data = fixed + array[8:] + bytes(-len(array) % 8) + body
+            await asyncio.to_thread(wire.send, data)
+            answer = await asyncio.to_thread(wire.answer, wire._serial)
+        assert (answer.error, answer.body()) == ("", ["x"])
+        assert await client.call(name, "/", "a.b.C", "s", "x") == ["x"]
+
+    try:
+        _between(bus.address, lambda service, call: service.reply(call, "s", call.body), ask)
+    finally:
+        bus.kill()
+
+
+@pytest.mark.parametrize("kind", BUSES)
+def test_a_client_answers_pings(kind: str) -> None:
+    """Prove by an answer to Ping that all was read that came before, unless the bus answers."""
+    bus = BUSES[kind]()
+
+    async def ask(client: Connection, name: str) -> None:
+        assert await client.call(name, "/", "a.b.C") == [[True, False]]
+
+    async def ping(service: Connection, call: Call) -> None:
+        found = [await service.ping(name) for name in (call.sender, ":1.999")]
+        service.reply(call, "ab", [found])
+
+    tasks: set[asyncio.Task[None]] = set()
+    try:
+        _between(bus.address, lambda *given: start(ping(*given), tasks), ask)
+    finally:
+        bus.kill()
 
 
 @pytest.mark.parametrize(("count", "size", "every"), [(300, 50_000, 50), (500, 10, 1)])

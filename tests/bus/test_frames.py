@@ -96,6 +96,39 @@ def test_unknown_fields_are_skipped(code: int, signature: str, value: Any) -> No
     assert (found.path, found.descriptors, found.serial) == ("/a/b", 3, 7)
 
 
+@pytest.mark.parametrize("place", [0, 2, 6])
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {77: Variant("ay", bytes(64 << 10))},
+        {0: Variant("s", "none"), 200: Variant("v", Variant("a{sv}", {"k": Variant("t", 1)}))},
+        {code: Variant("y", 1) for code in range(10, 250)},
+    ],
+)
+def test_a_call_with_unknown_fields_is_the_call_without_them(
+    unknown: dict[int, Variant], place: int
+) -> None:
+    """Remove fields that the specification lacks wherever they stand, and keep all others."""
+    known = [(1, Variant("o", "/a/b")), (2, Variant("s", "a.b")), (3, Variant("s", "C"))]
+    known += [(7, Variant("s", ":1.5")), (8, Variant("g", "su")), (9, Variant("u", 0))]
+    body = marshal.encode("su", ("text", 7))
+
+    def encoded(fields: list[tuple[int, Variant]]) -> bytes:
+        array = marshal.encode("a(yv)", [fields])
+        start = b"l\1\0\1" + struct.pack("<III", len(body), 7, len(array) - 8)
+        return start + array[8:] + bytes(-len(array) % 8) + body
+
+    strange = encoded([*known[:place], *unknown.items(), *known[place:]])
+    assert frames.parse_header(strange).has_unknown
+    plain = frames.drop_unknown_fields(strange)
+    assert plain == encoded(known)
+    header = frames.parse_header(plain)
+    assert Call.of(Frame(header, plain, len(strange), is_whole=True, descriptors=())).body == [
+        "text",
+        7,
+    ]
+
+
 @pytest.mark.parametrize("start", [b"l\1\0\2", b"l\1\0\0"])
 def test_another_protocol_is_no_message(start: bytes) -> None:
     """Raise ValueError for a version of the protocol that is not ours."""

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,10 @@ from conftest import ROOT
 from fuzz.marshal import MEMBER
 from fuzz.serving import wait_until_vectorized
 from fuzz.wire import Wire
+from harness.broker import BUSES
 from harness.running import STATE, STATE_PATH, Bus, Running, state_file
 
-OBJECTS = 1500
+OBJECTS = 1000
 OURSELVES = [Attacker()]
 # users that every system has; those of the system's group attack in tests/robustness
 STRANGERS = [Attacker(uid) for uid in (1, 2, 3, 5)] if os.geteuid() == 0 else OURSELVES
@@ -45,34 +48,45 @@ def until_served(daemon: Running) -> None:
 
 
 @pytest.fixture(scope="module")
-def daemon(
+def daemon_on(
     shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
-) -> Running:
-    """Run a daemon with many objects, all of them vectorized, for one attack after the other."""
+) -> Iterator[Callable[[str], Running]]:
+    """Run a daemon with many objects, all of them vectorized, on each kind of bus."""
     file = declared(tmp_path_factory.mktemp("declared"))
-    running = shared_daemons(STATE_FILE=file, LOG_LEVEL="info").start()
-    until_served(running)
-    return running
+
+    with ExitStack() as stack:
+
+        @cache
+        def start(kind: str) -> Running:
+            bus = BUSES[kind]()
+            stack.callback(bus.kill)
+            given = {"STATE_FILE": file, "LOG_LEVEL": "info"}
+            running = stack.enter_context(shared_daemons(name=kind, bus=bus.address, **given))
+            until_served(running)
+            return running
+
+        yield start
 
 
+# each on one of the two: `tests/robustness/hostile.py` makes all of them on either
 @pytest.mark.parametrize(
-    ("name", "attackers"),
+    ("bus", "name", "attackers"),
     [
-        ("32 slow readers of lists", OURSELVES),
-        ("32 slow readers of vectors", OURSELVES),
-        ("flood of 10,000", OURSELVES),
-        ("flood of 10,000, no replies", OURSELVES),
-        ("200 connections", STRANGERS),
-        ("32 MiB array", OURSELVES),
-        ("signals of 4 MiB", STRANGERS[:1]),
-        ("vanishing", OURSELVES),
+        ("dbus-daemon", "32 slow readers of lists", OURSELVES),
+        ("dbus-daemon", "flood of 10,000, no replies", OURSELVES),
+        ("dbus-daemon", "200 connections", STRANGERS),
+        ("dbus-daemon", "vanishing", OURSELVES),
+        ("dbus-broker", "32 slow readers of vectors", OURSELVES),
+        ("dbus-broker", "flood of 10,000", OURSELVES),
+        ("dbus-broker", "32 MiB array", OURSELVES),
+        ("dbus-broker", "signals of 4 MiB", STRANGERS[:1]),
     ],
 )
 def test_friend_is_served_while_others_attack(
-    daemon: Running, name: str, attackers: list[Attacker]
+    daemon_on: Callable[[str], Running], bus: str, name: str, attackers: list[Attacker]
 ) -> None:
     """While others attack, searches are answered soon, and afterwards nothing of them is left."""
-    seen = attack_again(daemon, name, attackers, 1.0, settle=2.0)
+    seen = attack_again(daemon_on(bus), name, attackers, 0.4, settle=1.0)
     assert not seen.faults
     assert (seen.attacked.errors, seen.attacked.lost) == ({}, 0)
     assert seen.is_soon, seen.report()

@@ -4,9 +4,12 @@ import asyncio
 import os
 import resource
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
+from fuzz import marshal
+from fuzz.marshal import Variant
 from harness.bulky import in_memory, open_files
 from harness.running import PATIENCE_SECONDS, work_of
 
@@ -181,6 +184,18 @@ async def test_a_header_that_cannot_be_read_costs_its_message(end: End) -> None:
     await end.has(2)
     assert [frame.data for frame in end.frames] == sent
     assert end.transport.is_open
+
+
+@pytest.mark.parametrize("fields", [[bytes(5 << 20)], [b""] * 100_000])
+@work_of(run)
+async def test_a_header_without_an_end_is_passed_over(end: End, fields: list[bytes]) -> None:
+    """Pass over a message with a header of megabytes or of countless fields, and go on."""
+    unknown = [(99, Variant("ay", field)) for field in fields]
+    array = marshal.encode("a(yv)", [[(1, Variant("o", "/a")), *unknown]])
+    large = b"l\1\0\1" + struct.pack("<III", 0, 1, len(array) - 8) + array[8:]
+    await end.feed(large + bytes(-len(large) % 8) + message(3))
+    await end.has(1)
+    assert [frame.data for frame in end.frames] == [message(3)]
 
 
 @work_of(run)

@@ -14,6 +14,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from conftest import EXAMPLE
+from fuzz.marshal import Variant
+from fuzz.wire import Wire
+from harness.broker import BUSES
 from harness.running import (
     OBJECT,
     ROOT_PATH,
@@ -334,3 +337,22 @@ def test_gdbus_monitors(daemons: Callable[..., Running], tmp_path: Path) -> None
     path, what, severity, fields = ast.literal_eval(f"({found[1]})".replace("objectpath ", ""))
     assert (path, fields) == (f"{STATE_PATH}/systemd/unit/drifting", ["description"])
     assert (what, severity) == ("drift", "info")
+
+
+@pytest.mark.parametrize("kind", BUSES)
+def test_large_replies_reach_programs(daemons: Callable[..., Running], kind: str) -> None:
+    """Give programs every reply of more than a message's usual size, on both kinds of bus."""
+    bus, text = BUSES[kind](), "mail " * 50_000
+    with daemons(bus=bus.address) as daemon:
+        daemon.wait_for_log("state file read")
+        with Wire(bus.address) as wire:
+            item = ("p", "k", "n", {"text": Variant("s", text)})
+            wire.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "large", [item], {})
+        path = f"{STATE_PATH}/p/k/n"
+        busctl = ["busctl", f"--address={bus.address}", "call", NAME, STATE_PATH, STATE, "Get"]
+        gdbus = ["gdbus", "call", f"--address={bus.address}", f"--dest={NAME}"]
+        gdbus += [f"--object-path={STATE_PATH}", f"--method={STATE}.Get", path, "{'large': <true>}"]
+        for command in ([*busctl, "oa{sv}", path, "1", "large", "b", "true"], gdbus) * 3:
+            if shutil.which(command[0]):
+                assert text.strip() in run_program(command, check=True).stdout
+    bus.kill()

@@ -5,6 +5,7 @@ import pty
 import resource
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.bulky import in_memory, lines
@@ -119,6 +120,19 @@ def test_a_file_that_shrinks_just_ends() -> None:
     while rest := source.window():
         more += rest
     assert len(more) < 60_000
+
+
+@pytest.mark.parametrize("size", [(1 << 30) + 1, 1 << 40, 1 << 30, 100 << 20])
+def test_a_sparse_file_is_refused_before_it_is_read(size: int, monkeypatch: Any) -> None:
+    """Refuse a file that is too large by its size, and a hole where a line may end no more."""
+    sparse = in_memory(lines(["first"]))
+    os.ftruncate(sparse.fileno(), size)
+    read: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: read.append(given[1]) or pread(*given))
+    with pytest.raises(LimitsExceeded, match=r"limit of|line 2 of the texts is longer"):
+        TextFile(sparse).count_lines()
+    assert len(read) * (256 << 10) <= 2 << 20
 
 
 def test_too_much_is_refused_before_it_is_read() -> None:

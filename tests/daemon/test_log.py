@@ -1,14 +1,18 @@
 """Log lines are facts: an event and its fields, in the format that the reader takes."""
 
+import fcntl
 import io
 import json
 import logging
 import os
-from collections.abc import Iterator
+import re
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+from harness.running import Running
 
 from opdbus import config, log
 from opdbus.errors import InvalidArgs
@@ -93,6 +97,63 @@ def test_auto_survives_a_stream_without_a_file() -> None:
     structlog.get_logger().warning("event")
     assert "event" in stream.getvalue()
     assert not stream.getvalue().startswith("<")
+
+
+@pytest.mark.parametrize("kind", ["full disk", "nobody reads", "reader gone"])
+def test_a_file_that_takes_no_lines_stops_nobody(kind: str) -> None:
+    """Go on at once, without an error, whatever becomes of the lines."""
+    reader, writer = os.pipe()
+    if kind == "full disk":
+        os.close(writer)
+        writer = os.open("/dev/full", os.O_WRONLY)
+    elif kind == "reader gone":
+        os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        lines = log.configure(config.load({}), {}, stream)
+        for number in range(5000):
+            structlog.get_logger().warning("event", number=number, text="x" * 100)
+        if kind == "nobody reads":
+            os.close(reader)
+        lines.close()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "exec >/dev/full",
+        'mkfifo "$0"; exec 3<>"$0" >"$0"; head -c 65536 /dev/zero',
+        "exec > >(true); wait $!",
+    ],
+    ids=["full disk", "nobody reads", "reader gone"],
+)
+def test_the_daemon_serves_and_ends_without_its_log(
+    daemons: Callable[..., Running], tmp_path: Path, log: str
+) -> None:
+    """Serve, and end with 0, whatever becomes of the log."""
+    daemon = daemons(LOG_LEVEL="debug")
+    daemon.starter = ("bash", "-c", f'{log}; exec "$@" 2>&1', str(tmp_path / "pipe"))
+    assert daemon.start().vectorized().stop() == 0
+
+
+def test_lost_lines_are_counted() -> None:
+    """Say how many lines were lost once the reader reads again."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with os.fdopen(reader) as read, os.fdopen(writer, "w") as stream:
+        lines = log.configure(config.load({"OP_DBUS_LOG_FORMAT": "json"}), {}, stream)
+        for number in range(3000):
+            structlog.get_logger().warning("event", number=number)
+        seen = []
+        while "lost" not in (line := read.readline()):
+            seen.append(json.loads(line)["number"])
+            if len(seen) == 100:
+                structlog.get_logger().warning("event", number=9999)
+        (count,) = map(int, re.findall(r"count=(\d+)", line))
+        assert seen == list(range(len(seen)))
+        assert json.loads(read.readline())["number"] >= len(seen)
+        assert 0 < count <= 3000 - len(seen)
+        threading.Thread(target=read.read, daemon=True).start()
+        lines.close()
 
 
 def test_libraries_are_heard_from_warnings_on() -> None:

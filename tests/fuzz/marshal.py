@@ -12,7 +12,7 @@ NO_REPLY, NO_START, INTERACTIVE = 1, 2, 4
 PATH, INTERFACE, MEMBER, ERROR_NAME, REPLY_SERIAL, DESTINATION, SENDER, SIGNATURE, UNIX_FDS = range(
     1, 10
 )
-_TYPES = {PATH: "o", REPLY_SERIAL: "u", SIGNATURE: "g", UNIX_FDS: "u"}
+TYPES = {PATH: "o", REPLY_SERIAL: "u", SIGNATURE: "g", UNIX_FDS: "u"}
 
 
 class Variant(NamedTuple):
@@ -69,7 +69,7 @@ def message(
     fields: dict[int, Any], body: bytes, serial: int, *, kind: int = CALL, flags: int = 0
 ) -> bytes:
     """Give a whole message; fields of the header by number."""
-    head = [(number, Variant(_TYPES.get(number, "s"), v)) for number, v in fields.items()]
+    head = [(number, Variant(TYPES.get(number, "s"), v)) for number, v in fields.items()]
     out = bytearray(struct.pack("<cBBBII", b"l", kind, flags, 1, len(body), serial))
     _put(out, "a(yv)", head)
     _pad(out, 8)

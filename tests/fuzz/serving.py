@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.running import STATE, STATE_PATH, Bus, Running
+from harness.broker import BUSES
+from harness.running import STATE, STATE_PATH, Running
 from harness.tiny import write_tiny_model
 
 from fuzz.wire import Wire
@@ -19,13 +20,14 @@ def serving(
     medium: bool,
     state: bytes = b"",
     starter: Sequence[str] = (),
+    bus_kind: str = "dbus-daemon",
     **settings: object,
 ) -> Iterator[Running]:
     """Run a daemon on a bus of its own, with a tiny model or the medium one."""
     model = {} if medium else {"MODEL": write_tiny_model(folder / "tiny"), "PRECISION": "fp32"}
     file = folder / "state.json"
     file.write_bytes(state or EXAMPLE.read_bytes())
-    bus = Bus()
+    bus = BUSES[bus_kind]()
     try:
         daemon = Running(
             folder, bus.address, STATE_FILE=file, LOG_LEVEL="info", **model, **settings

@@ -1,12 +1,16 @@
 """What the words of a question and of an object are to each other, by the table of op-dbus."""
 
+import json
+import time
+
 import pytest
 
-from opdbus.index.database.store import Content
-from opdbus.index.ranking.scores import WordSimilarityFeatures
+from opdbus.index.database.store import Content, Entry
+from opdbus.index.ranking.scores import Missing, Score, WordSimilarityFeatures
 from opdbus.index.search import hit_features
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
+from opdbus.state.object import Identity
 
 WEB = Content('{"enabled": true}', "systemd service nginx: web server and reverse proxy", b"")
 MAIL = Content('{"exec": "/usr/sbin/postfix"}', "systemd service mta: sends and takes mail", b"")
@@ -70,3 +74,32 @@ def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyP
     for number in range(100):
         made.match_features(f"word{number}", [])
     assert made.match_features("reverse proxy of mail", [WEB, MAIL]) == before
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "which mail server of the office listens on port 8080",
+        "is the server key17 enabled",
+        "which port does redis listen on",
+        "which office is not open",
+    ],
+)
+def test_a_screen_of_large_objects_keeps_nobody_waiting(question: str) -> None:
+    """Take less time for the features of objects of a megabyte than for reading them once."""
+    fields = {f"key{n}": f"mail server of the office {n}" for n in range(25_000)}
+    properties = json.dumps(fields | {"enabled": False})
+    content = Content(properties, "mail server " * 80_000, b"digest")
+    identity = Identity("publish:test", "p", "k", "office")
+    large = Entry(1, identity, 0, "", b"digest", 0, transient=False)
+    rows = [(large, Score(1.0, 0.0, 1.0))] * hit_features.OVERLAPPED
+    hit_features.ours()
+    began = time.thread_time()
+    for _ in rows:
+        json.loads(properties)
+    reading = time.thread_time() - began
+    began = time.thread_time()
+    hit_features.order_by_overlap(question, Missing(), rows, {1: content})
+    hit_features.add_features(hit_features.ours(), question, rows, {1: content}, has_kind=True)
+    hit_features.has_other_number(question, content)
+    assert time.thread_time() - began < reading

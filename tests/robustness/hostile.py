@@ -1,10 +1,11 @@
 """What hostile clients do to a friend's searches, and to the daemon's memory and open files.
 
-Starts a private bus with the limits of a system bus, and the daemon with the real model and
-thousands of objects. Prints a table; writes JSON only when asked. `own` is the 99th percentile
-without what the bus daemon took meanwhile for a call to itself: more than a second for a message of
-millions of variants, which no service behind it can give back. Ends with 1 where that rose five
-times or more, more than 15% of memory stayed, a file stayed open, or the daemon was not well.
+Starts a private bus of either kind with the limits of a system bus, and the daemon with the real
+model and thousands of objects. Prints a table; writes JSON only when asked. `own` is the 99th
+percentile without what the bus daemon took meanwhile for a call to itself: more than a second for a
+message of millions of variants, which no service behind it can give back. Ends with 1 where that
+rose five times or more, more than 15% of memory stayed, a file stayed open, or the daemon was not
+well.
 
 With --without PART, the attacks against a part of the bus's admission are made with the part and
 without it, in turn: that is what the part buys.
@@ -29,6 +30,7 @@ from attacks.clients import ATTACKS, PROBES
 from attacks.scene import Attacker, Seen, attack
 from fuzz.health import memory_mib
 from fuzz.serving import serving, wait_until_vectorized
+from harness.broker import BUSES
 
 from robustness.harness import parser, state, write
 from robustness.without import PARTS
@@ -117,7 +119,11 @@ def measure(given: argparse.Namespace, names: Sequence[str], without: str = "") 
             Path(folder).chmod(0o755)
             content = json.dumps(state(given.objects)).encode()
             with serving(
-                Path(folder), medium=not given.tiny, state=content, starter=starter
+                Path(folder),
+                medium=not given.tiny,
+                state=content,
+                starter=starter,
+                bus_kind=given.bus,
             ) as daemon:
                 wait_until_vectorized(daemon)
                 while attacks and memory_mib(daemon.pid):
@@ -160,13 +166,14 @@ def summary(seen: Sequence[Seen]) -> dict[str, Any]:
 def facts(given: argparse.Namespace) -> dict[str, Any]:
     """Give what the figures depend on besides the machine."""
     model = "tiny" if given.tiny else "medium"
-    return {"model": model, "objects": given.objects, "seconds": given.seconds}
+    return {"model": model, "objects": given.objects, "seconds": given.seconds, "bus": given.bus}
 
 
 def main() -> int:
     """Print what was seen, and give the exit code."""
     reading = parser(__doc__, objects=10_000)
     reading.add_argument("--seconds", type=float, default=10.0, help="of each attack")
+    reading.add_argument("--bus", choices=BUSES, default="dbus-daemon")
     reading.add_argument("--only", action="append", choices=[*ATTACKS, *PROBES])
     reading.add_argument("--without", action="append", choices=[*PARTS, "each"], metavar="PART")
     reading.add_argument("--repeat", type=int, default=3, help="how often, of --without")

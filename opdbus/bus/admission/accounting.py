@@ -117,9 +117,9 @@ class Accounts:
         user = self.scopes(sender).get("user")
         return user.uid if isinstance(user, User) else -1
 
-    def connections_of(self, uid: int) -> list[str]:
-        """Return a user's connections."""
-        return [sender for sender, scopes in self._scopes.items() if scopes["user"] == User(uid)]
+    def connections_of(self, uid: int | None = None) -> list[str]:
+        """Return a user's connections, or all."""
+        return [s for s, scopes in self._scopes.items() if uid is None or scopes["user"] == (uid,)]
 
     def forget(self, sender: str) -> None:
         """Drop a closed connection whose counts are all zero."""

@@ -1,193 +1,195 @@
 """Sends replies, but none to clients that do not read theirs.
 
 Unread replies stay in dbus-daemon and count against their sender: past 127 MiB it reads nothing
-more from this service, and no client is answered. So this module polls how much it holds.
+more from this service, and no client is answered. dbus-broker counts them against their receiver,
+and disconnects one past its limit.
 """
 
 import asyncio
 from collections import deque
-from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from opdbus.bus.admission.accounting import Accounts, User
-from opdbus.bus.admission.limits import (
-    MAX_REPLY_BYTES,
-    MAX_UNREAD,
-    MAX_WAITING,
-    SMALL_BYTES,
-)
-from opdbus.bus.async_cache import AsyncCache
-from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.admission.accounting import Accounts
+from opdbus.bus.admission.limits import MAX_UNREAD, MAX_WAITING, SMALL_BYTES
+from opdbus.bus.admission.unread import UnreadBytes
+from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.message_socket import Written
-from opdbus.errors import BusError, LimitsExceeded
+from opdbus.bus.transport.messages import Call
+from opdbus.errors import LimitsExceeded, OpDbusError
 from opdbus.platform.tasks import start
 
-_STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
-# Number and interval in seconds of the queries whether a client has read: no signal reports it. A
-# client that reads nothing in that time gets no more replies.
-_CHECKS: Final = 50
-_CHECK_SECONDS: Final = 0.02
+# Error replies that are sent in one step: about a millisecond of work.
+_ERRORS_AT_A_TIME: Final = 16
+# Memory of a queued error besides its text.
+_ERROR_BYTES: Final = 256
+
+
+class _Error(NamedTuple):
+    """An error reply that is encoded when it is sent."""
+
+    serial: int
+    name: str
+    text: str
+
+
+class _Waiting(NamedTuple):
+    """A queued reply, or None for a call that waits; only errors have no future to settle."""
+
+    reply: Written | _Error | None
+    size: int
+    ready: asyncio.Future[None] | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """True unless the call was cancelled."""
+        return self.ready is None or not self.ready.done()
 
 
 class Replies:
-    """Admits replies by the unread bytes of connections, users and all clients together.
-
-    Counts are upper bounds: the unread bytes at the last query of the bus, plus all bytes sent
-    since then.
-    """
+    """Admits replies by the unread bytes of connections, users and all clients together."""
 
     def __init__(self, connection: Connection, accounts: Accounts) -> None:
         self._connection = connection
         self._accounts = accounts
-        self._unread = accounts.quota("unread bytes of replies", MAX_UNREAD)
+        self._unread = UnreadBytes(connection, accounts)
         self._held = accounts.quota("bytes of unread replies", MAX_WAITING)
-        self._checks: AsyncCache[None] = AsyncCache(lasts=lambda _: False)
-        self._queues: dict[str, deque[tuple[Written | None, asyncio.Future[None]]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._queues: dict[str, deque[_Waiting]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def is_behind(self, sender: str) -> bool:
         """Return whether a client has too many unread bytes, so that its calls must wait."""
-        return sender in self._queues or not self._fits(sender, 0)
+        return sender in self._queues or not self._unread.fits(sender, 0)
 
     async def wait_until_read(self, sender: str) -> None:
         """Wait until a client has read enough; raise LimitsExceeded if it reads nothing."""
-        await self._enqueue(sender, None)
+        await self._wait_in_queue(sender, None)
 
     async def send(self, sender: str, reply: Written) -> None:
         """Send a reply once the client has read enough; raise LimitsExceeded if it does not."""
         size = len(reply.data)
-        if sender not in self._queues and self._fits(sender, size) and self._is_clear(size):
+        if sender not in self._queues and self._unread.fits(sender, size) and self._is_clear(size):
             self._send(sender, reply)
             return
         # the same scopes at the end: the client may leave meanwhile, and its user be dropped
         with self._held.reserve(self._accounts.scopes(sender), size):
-            await self._enqueue(sender, reply)
+            await self._wait_in_queue(sender, reply)
+
+    def send_error(self, call: Call, error: OpDbusError) -> None:
+        """Send an error reply once the client has read enough.
+
+        It is dropped where the bus reports that the client reads nothing. Where the bus reports
+        nothing, none is dropped: those that cannot be held are sent.
+        """
+        sender, reply = call.sender, _Error(call.serial, error.dbus_name, str(error))
+        if self._unread.is_reported:
+            if self.may_send_error(sender):
+                self._send(sender, reply)
+            return
+        size, scopes = len(reply.text) + _ERROR_BYTES, self._accounts.scopes(sender)
+        is_first = sender not in self._queues and self._unread[sender] <= SMALL_BYTES
+        if is_first or not self._held.has_room(scopes, size):
+            self._send(sender, reply)
+        else:
+            self._held.add(scopes, size)
+            self._enqueue(sender, _Waiting(reply, size))
 
     def may_send_error(self, sender: str) -> bool:
         """Return whether to send an error reply; a client that never reads gets none in the end."""
         mine, all_ = self._unread[sender], self._unread[None]
-        if mine > SMALL_BYTES // 2 and not self._checks.is_asked(sender):
+        if mine > SMALL_BYTES // 2 and not self._unread.is_checked(sender):
             # checked early, so that clients that read get all of theirs
-            start(self._check(sender), self._tasks)
+            start(self._unread.check(sender), self._tasks)
         return mine <= SMALL_BYTES or (
             mine <= 2 * MAX_UNREAD["connection"] and all_ <= MAX_UNREAD["total"]
         )
 
-    def count(self, sender: str, size: int) -> None:
-        """Add sent bytes to a client's count."""
-        self._unread.add(self._accounts.scopes(sender), size)
-
     def forget(self, sender: str) -> None:
         """Drop a closed connection, and the replies that wait for it."""
-        self._correct(sender, -self._unread[sender])
+        self._unread.forget(sender)
         queue = self._queues.pop(sender, deque())
-        for _, ready in queue:
-            ready.cancel()
+        for waiting in queue:
+            if waiting.ready:
+                waiting.ready.cancel()
+            else:
+                self._held.add(self._accounts.scopes(sender), -waiting.size)
         queue.clear()
-        # a running check ends by itself: replies to the user's other connections wait for it as
-        # well
-
-    def _correct(self, sender: str, more: int) -> None:
-        """Adjust the counts of a client and its user; the total is set from the bus."""
-        scopes = {**self._accounts.scopes(sender)}
-        del scopes["total"]
-        self._unread.add(scopes, more)
-
-    def _fits(self, sender: str, size: int) -> bool:
-        # small replies always fit, whatever others leave unread: the bus limits connections
-        return self._unread[sender] + size <= SMALL_BYTES or self._unread.has_room(
-            self._accounts.scopes(sender), size
-        )
-
-    def _unread_error(self, sender: str) -> LimitsExceeded:
-        counts = ", ".join(
-            f"{self._unread[whose]} of {MAX_UNREAD[scope]} ({scope})"
-            for scope, whose in self._accounts.scopes(sender).items()
-        )
-        return LimitsExceeded(
-            f"too many bytes of replies wait to be read: {counts}; read yours, or ask again later"
-        )
 
     def _is_clear(self, size: int) -> bool:
         """Return whether a reply can be sent without a long delay of later ones."""
         return size <= SMALL_BYTES or self._connection.unsent <= SMALL_BYTES
 
-    def _send(self, sender: str, reply: Written) -> None:
-        self.count(sender, len(reply.data))
-        self._connection.send(reply)
+    def _send(self, sender: str, reply: Written | _Error | None) -> None:
+        if isinstance(reply, Written):
+            self._unread.count(sender, len(reply.data))
+            self._connection.send(reply)
+        elif reply:
+            self._unread.count(sender, self._connection.send_error(sender, *reply))
 
-    async def _enqueue(self, sender: str, reply: Written | None) -> None:
+    async def _wait_in_queue(self, sender: str, reply: Written | None) -> None:
         """Wait behind the client's other replies until this one is sent."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if sender in self._queues:
-            self._queues[sender].append((reply, ready))
-        else:
-            self._queues[sender] = deque([(reply, ready)])
-            start(self._send_waiting(sender), self._tasks)
+        self._enqueue(sender, _Waiting(reply, len(reply.data) if reply else 0, ready))
         await ready
 
+    def _enqueue(self, sender: str, waiting: _Waiting) -> None:
+        if sender not in self._queues:
+            self._queues[sender] = deque()
+            start(self._send_waiting(sender), self._tasks)
+        self._queues[sender].append(waiting)
+
     async def _send_waiting(self, sender: str) -> None:
-        """Send a client's queued replies as it reads; refuse them all if it stops reading."""
+        """Send a client's queued replies as it reads; refuse the calls if it stops reading."""
         queue = self._queues[sender]
         try:
-            await self._send_in_order(sender, queue)
+            while queue:
+                await self._send_in_order(sender, queue)
+                await self._refuse_calls(sender, queue)
         finally:
             # also after an error: queue entries left here would block every later call
-            self._queues.pop(sender, None)
-            for _, ready in queue:
-                if not ready.done():
-                    ready.set_exception(self._unread_error(sender))
-                    # pause: each refusal is an error reply, and other clients wait meanwhile
-                    await asyncio.sleep(0)
+            if self._queues.get(sender) is queue:
+                del self._queues[sender]
+            await self._refuse_calls(sender, queue)
 
-    async def _send_in_order(
-        self, sender: str, queue: deque[tuple[Written | None, asyncio.Future[None]]]
-    ) -> None:
+    async def _refuse_calls(self, sender: str, queue: deque[_Waiting]) -> None:
+        """Refuse all waiting calls; only error replies are left in the queue."""
+        refused = [waiting.ready for waiting in queue if waiting.ready]
+        errors = [waiting for waiting in queue if not waiting.ready]
+        queue.clear()
+        queue.extend(errors)
+        counts = self._unread.describe(sender)
+        for ready in refused:
+            if not ready.done():
+                ready.set_exception(
+                    LimitsExceeded(
+                        f"too many bytes of replies wait to be read: {counts}; read yours, or ask"
+                        " again later"
+                    )
+                )
+                # pause: each refusal is an error reply, and other clients wait meanwhile
+                await asyncio.sleep(0)
+
+    async def _send_in_order(self, sender: str, queue: deque[_Waiting]) -> None:
         """Send replies until none is left, or the client has read nothing for a while."""
-        checks = 0
-        while queue and checks < _CHECKS:
-            reply, ready = queue[0]
-            size = len(reply.data) if reply else 0
-            if not ready.done() and not self._is_clear(size):
+        checks = errors = 0
+        while queue and checks < self._unread.checks:
+            waiting = queue[0]
+            if waiting.is_pending and not self._is_clear(waiting.size):
                 await self._connection.wait_flushed()
-            elif not ready.done() and not self._fits(sender, size):
-                await self._check(sender)
-                checks += 1
+            elif waiting.is_pending and not self._unread.fits(sender, waiting.size):
+                is_modest = waiting.size <= SMALL_BYTES or len(queue) == 1
+                has_read = await self._unread.check(sender, may_forget=is_modest)
+                # a client that reads, or may have read, is not refused
+                checks = 0 if has_read else checks + 1
             else:
                 queue.popleft()
-                if ready.done():  # the call was cancelled
+                if not waiting.is_pending:  # the call was cancelled
                     continue
-                if reply:
-                    self._send(sender, reply)
-                ready.set_result(None)
+                self._send(sender, waiting.reply)
                 checks = 0
-
-    async def _check(self, sender: str) -> None:
-        """Query the unread bytes of a client and, near their limits, of its user and in total."""
-        name, uid = self._connection.name, self._accounts.user_of(sender)
-        asked = {sender}
-        if self._unread[User(uid)] + MAX_REPLY_BYTES > MAX_UNREAD["user"]:
-            theirs = self._accounts.connections_of(uid)
-            asked |= {each for each in theirs if self._unread[each] > SMALL_BYTES}
-        if self._unread[None] + MAX_REPLY_BYTES > MAX_UNREAD["total"]:
-            asked.add(name)
-        # checks of one connection share an answer
-        await asyncio.gather(*(self._checks.get(s, "", partial(self._ask, s)) for s in asked))
-
-    async def _ask(self, name: str) -> None:
-        """Query the bus for a count; 0 without support: dbus-broker limits slow readers itself."""
-        is_ours = name == self._connection.name
-        # bytes that the bus has not received yet
-        unsent = self._connection.unsent if is_ours else self._connection.unsent_to(name)
-        known = self._unread[None if is_ours else name] - unsent
-        try:
-            (stats,) = await self._connection.ask_bus(_STATS, "s", name)
-            unread = int(stats["IncomingBytes" if is_ours else "OutgoingBytes"])
-        except (RemoteError, BusError, KeyError):
-            unread = 0
-        if is_ours:
-            self._unread.add({"total": None}, unread - known)
-        elif self._unread[name]:
-            self._correct(name, unread - known)
-        # requests during the pause share this answer
-        await asyncio.sleep(_CHECK_SECONDS)
+                if waiting.ready:
+                    waiting.ready.set_result(None)
+                    continue
+                self._held.add(self._accounts.scopes(sender), -waiting.size)
+                errors += 1
+                if errors % _ERRORS_AT_A_TIME == 0:
+                    await asyncio.sleep(0)

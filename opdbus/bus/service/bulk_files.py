@@ -123,17 +123,25 @@ class TextFile:
 
         Raises LimitsExceeded.
         """
-        size = lines = 0
+        size = lines = start = 0
         last = b"\n"
-        while block := self._read(_BLOCK_BYTES, size):
-            size += len(block)
+        # before a byte is read: a sparse file of any size takes no disk
+        is_large = os.fstat(self._file.fileno()).st_size > MAX_BULK_FILE
+        while not is_large and (block := self._read(_BLOCK_BYTES, size)):
             lines += block.count(b"\n")
             last = block[-1:]
-            if size > MAX_BULK_FILE or lines > MAX_BULK_TEXTS:
-                raise LimitsExceeded(
-                    f"the file is past the limit of {MAX_BULK_TEXTS} texts or"
-                    f" {MAX_BULK_FILE >> 20} MiB: split it"
-                )
+            if (end := block.rfind(b"\n")) >= 0:
+                start = size + end + 1
+            size += len(block)
+            if size - start > MAX_TEXT_BYTES:
+                # the rest may be a hole, and need not be read
+                raise _long_line_error(lines + 1)
+            is_large = size > MAX_BULK_FILE or lines > MAX_BULK_TEXTS
+        if is_large:
+            raise LimitsExceeded(
+                f"the file is past the limit of {MAX_BULK_TEXTS} texts or"
+                f" {MAX_BULK_FILE >> 20} MiB: split it"
+            )
         self._size = size
         return lines + (last != b"\n")
 
@@ -157,10 +165,7 @@ class TextFile:
                 end = len(self._buffer)
                 break
         if end - self._start > MAX_TEXT_BYTES:
-            raise LimitsExceeded(
-                f"line {self._number + 1} of the texts is longer than {MAX_TEXT_BYTES} bytes:"
-                " shorten it"
-            )
+            raise _long_line_error(self._number + 1)
         line = bytes(self._buffer[self._start : end])
         is_over = end == len(self._buffer)
         self._start = min(end + 1, len(self._buffer))
@@ -207,6 +212,12 @@ def parse_text_line(line: bytes, number: int) -> str:
         except UnicodeEncodeError:
             raise _line_error(number, 1, "an escape is half of a surrogate pair") from None
     return value
+
+
+def _long_line_error(number: int) -> LimitsExceeded:
+    return LimitsExceeded(
+        f"line {number} of the texts is longer than {MAX_TEXT_BYTES} bytes: shorten it"
+    )
 
 
 def _line_error(number: int, column: int, reason: str) -> InvalidArgs:

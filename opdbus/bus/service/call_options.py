@@ -25,6 +25,8 @@ T = TypeVar("T")
 Given: TypeAlias = dict[str, Plain]
 
 MAX_LIMIT: Final = 10_000
+# Characters of an option: names are compared with many others, and texts are matched by patterns.
+MAX_CHARACTERS: Final = 10_000
 
 _WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "double", list: "list"}
 # The most names in a message: publishers may add any number.
@@ -44,6 +46,11 @@ class Options:
                 raise InvalidArgs(
                     f"the option {key!r} must be of type {_WORDS[accepted[key]]}, not"
                     f" {reprlib.repr(value)}"
+                )
+            if isinstance(value, str) and len(value) > MAX_CHARACTERS:
+                raise InvalidArgs(
+                    f"the option {key!r} has {len(value)} characters, past the limit of"
+                    f" {MAX_CHARACTERS}"
                 )
         self._given = given
 

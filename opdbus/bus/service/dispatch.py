@@ -183,9 +183,8 @@ class Dispatcher:
                 reason=str(error),
                 suppressed=left_out,
             )
-        if call.wants_reply and self._replies.may_send_error(call.sender):
-            size = self._connection.reply_error(call, error.dbus_name, str(error))
-            self._replies.count(call.sender, size)
+        if call.wants_reply:
+            self._replies.send_error(call, error)
 
     async def _perform(self, call: Call, caller: Caller, turn: Turn, began: float) -> _Result:
         """Authorize a call, run it, and return its result; `began` is of `time.perf_counter`."""

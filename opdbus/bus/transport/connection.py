@@ -1,6 +1,7 @@
 """A connection to a message bus, which sends and receives calls, replies and signals."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, Self
 
@@ -29,6 +30,7 @@ from opdbus.platform.tasks import at_most
 
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"
+_PEER: Final = "org.freedesktop.DBus.Peer"
 _CONNECT_SECONDS: Final = 10.0
 # Seconds for the bus to answer a call to itself, which it does at once.
 _ASK_SECONDS: Final = 1.0
@@ -227,6 +229,16 @@ class Connection:
             async with at_most(_ASK_SECONDS):
                 return await self.call(_BUS, _BUS_PATH, interface + member, signature, *body)
 
+    async def ping(self, name: str) -> bool:
+        """Return whether a client itself answers, with a reply or an error; raise BusError.
+
+        It has read all that was sent to it before.
+        """
+        outgoing = new_call(name, "/", f"{_PEER}.Ping", "", ())
+        # not the next serial: a client could answer what it has not read
+        outgoing.message.serial = secrets.randbelow(_MAX_SERIAL) + 1
+        return (await self._reply_to(outgoing)).header.sender == name
+
     async def subscribe(self, rule: str) -> None:
         """Receive the signals that match a rule."""
         await self.ask_bus("AddMatch", "s", rule)
@@ -256,7 +268,11 @@ class Connection:
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
         """Send an error reply to a call; return its size in bytes."""
-        written = self.encode(new_error(call, name, text))
+        return self.send_error(call.sender, call.serial, name, text)
+
+    def send_error(self, destination: str, reply_serial: int, name: str, text: str) -> int:
+        """Send an error reply to the call of a serial; return its size in bytes."""
+        written = self.encode(new_error(destination, reply_serial, name, text))
         self.send(written)
         return len(written.data)
 
@@ -265,8 +281,8 @@ class Connection:
         self.send(self.encode(new_signal(path, member, signature, body)))
 
     def encode(self, outgoing: Outgoing) -> Written:
-        """Encode a message with the next serial; raise the library's errors."""
-        outgoing.message.serial = self._next_serial()
+        """Encode a message with its serial or the next one; raise the library's errors."""
+        outgoing.message.serial = outgoing.message.serial or self._next_serial()
         return _written(outgoing)
 
     def _next_serial(self) -> int:
@@ -289,6 +305,11 @@ class Connection:
         header = frame.header
         if header.kind == frames.METHOD_CALL and self.on_call:
             self.on_call(Call.of(frame))
+        elif header.kind == frames.METHOD_CALL and header.interface == _PEER:
+            # a service finds out by it that its replies have been read
+            call = Call.of(frame)
+            if call.member == "Ping" and call.wants_reply:
+                self.reply(call, "", [])
         elif header.kind == frames.SIGNAL:
             if frame.is_whole and self.on_signal:
                 # any client may send an invalid one

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from opdbus.bus.transport.values import split
@@ -23,6 +24,13 @@ _NUMBERS: Final = {order: struct.Struct(f"{order}I") for order in "<>"}
 # Codes of the header fields that are read.
 _PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _DESTINATION = 1, 2, 3, 5, 6
 _SENDER, _SIGNATURE, _DESCRIPTORS = 7, 8, 9
+_KNOWN_FIELDS: Final = range(1, 10)
+# A header with more bytes or fields is not read, and its message is dropped.
+MAX_HEADER: Final = 4 << 20
+_MAX_FIELDS: Final = 8192
+# The fields of calls of one kind from one client are the same bytes, and are parsed once.
+_CACHED_HEADERS: Final = 512
+_CACHED_BYTES: Final = 512
 # The fixed part of a reply; the call's serial; a signature of five letters; the start of the
 # destination.
 _REPLY: Final = struct.Struct("<cBBBIII BB2sI BB2sB6s5x BB2sI")
@@ -51,7 +59,7 @@ class Size(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header of a message."""
+    """The header of a message; `has_unknown` if it has fields that the specification lacks."""
 
     kind: int
     flags: int
@@ -63,6 +71,7 @@ class Header(NamedTuple):
     signature: str
     reply_serial: int
     descriptors: int
+    has_unknown: bool = False
 
 
 def measure(data: bytes | bytearray, start: int = 0) -> Size:
@@ -77,22 +86,29 @@ def measure(data: bytes | bytearray, start: int = 0) -> Size:
 def parse_header(data: bytes | bytearray) -> Header:
     """Parse a complete header; raise ValueError."""
     order, kind, flags, _, _, serial, size = _fixed(data, 0)
+    fields = bytes(data[FIXED : FIXED + size])
+    if size > MAX_HEADER:
+        raise ValueError("the header of a message is too large")
+    parse = _parse_fields_cached if size <= _CACHED_BYTES else _parse_fields
     try:
-        fields = _fields(data, order, FIXED + size)
+        return Header(kind, flags, serial, *parse(fields, order))
     except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"the header of a message is damaged: {error}") from None
-    return Header(
-        kind=kind,
-        flags=flags,
-        serial=serial,
-        path=str(fields.get(_PATH, "")),
-        interface=str(fields.get(_INTERFACE, "")),
-        member=str(fields.get(_MEMBER, "")),
-        sender=str(fields.get(_SENDER, "")),
-        signature=str(fields.get(_SIGNATURE, "")),
-        reply_serial=int(fields.get(_REPLY_SERIAL, 0)),
-        descriptors=int(fields.get(_DESCRIPTORS, 0)),
-    )
+
+
+def drop_unknown_fields(data: bytes | bytearray) -> bytes:
+    """Return a message without unknown header fields, as the specification wants them ignored.
+
+    dbus-daemon removes them, dbus-broker does not, and the D-Bus library refuses the message.
+    """
+    order, *_, size = _fixed(data, 0)
+    fields, kept = bytes(data[FIXED : FIXED + size]), bytearray()
+    for code, start, end in _locate_fields(fields, order):
+        if code in _KNOWN_FIELDS:
+            kept += bytes(-len(kept) % 8) + fields[start:end]
+    fixed = bytearray(data[:FIXED])
+    struct.pack_into(f"{order}I", fixed, FIXED - 4, len(kept))
+    return bytes(fixed + kept + bytes(-len(kept) % 8) + data[measure(data).header :])
 
 
 def encode_entries_reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
@@ -199,26 +215,40 @@ def _fixed(data: bytes | bytearray, start: int) -> tuple[str, int, int, int, int
     return order, kind, flags, version, body, serial, fields
 
 
-def _fields(data: bytes | bytearray, order: str, end: int) -> dict[int, str | int]:
-    """Return the strings and numbers among the header fields, an `a(yv)`; skip other types.
-
-    A client may add fields of any type, and not every bus removes them.
-    """
-    found: dict[int, str | int] = {}
-    at = FIXED
-    while at < end:
-        at += -at & 7
-        code, (kind, start) = data[at], _signature(data, at + 1)
+def _parse_fields(data: bytes, order: str) -> tuple[Any, ...]:
+    """Return the values of a Header after its serial from its fields."""
+    found: dict[int, Any] = {}
+    has_unknown = False
+    for code, start, _ in _locate_fields(data, order):
+        if code not in _KNOWN_FIELDS:
+            has_unknown = True
+            continue
+        kind, at = _signature(data, start + 1)
         if kind in _STRINGS:
-            start, size = _string(data, order, kind, start)
-            found[code] = data[start : start + size].decode()
-            at = start + size + 1
+            at, size = _string(data, order, kind, at)
+            found[code] = data[at : at + size].decode()
         elif kind == "u":
-            found[code] = _length(data, order, _align(start, kind))
-            at = _align(start, kind) + 4
-        else:
-            at = _skip_value(data, order, kind, start)
-    return found
+            found[code] = _length(data, order, _align(at, kind))
+    strings = (str(found.get(code, "")) for code in (_PATH, _INTERFACE, _MEMBER, _SENDER))
+    numbers = (int(found.get(code, 0)) for code in (_REPLY_SERIAL, _DESCRIPTORS))
+    return *strings, str(found.get(_SIGNATURE, "")), *numbers, has_unknown
+
+
+_parse_fields_cached = lru_cache(_CACHED_HEADERS)(_parse_fields)
+
+
+def _locate_fields(data: bytes, order: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the code, start and end of each header field in an `a(yv)` without its size."""
+    at = count = 0
+    while at < len(data):
+        at += -at & 7
+        start = at
+        kind, at = _signature(data, at + 1)
+        at = _skip_value(data, order, kind, at)
+        yield data[start], start, at
+        count += 1
+        if count > _MAX_FIELDS:
+            raise IndexError("it has too many fields")
 
 
 def _signature(data: bytes | bytearray, at: int) -> tuple[str, int]:

@@ -9,6 +9,7 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from opdbus.bus.transport import frames
@@ -315,12 +316,13 @@ class MessageSocket:
         if there < frames.FIXED:
             return 0
         head, total = frames.measure(self._in, start)
-        if there < head:
-            return 0
-        try:
-            header = frames.parse_header(self._in[start : start + head])
-        except ValueError:
-            header = None  # without a header, there is no sender to answer
+        header = None
+        if head <= frames.MAX_HEADER:
+            if there < head:
+                return 0
+            # without a header, there is no sender to answer
+            with suppress(ValueError):
+                header = frames.parse_header(self._in[start : start + head])
         if header is None or not self._wants(header, total):
             self._skip = max(0, total - there)
             if header:
@@ -339,6 +341,7 @@ class MessageSocket:
         files = self._files.popleft() if header.descriptors and self._files else []
         lost = len(files or ()) != header.descriptors
         taken = [] if lost else files or []
-        self._on_frame(
-            Frame(header, data, skipped_of or len(data), not skipped_of, taken, lost_files=lost)
-        )
+        total = skipped_of or len(data)
+        if header.has_unknown:
+            data = frames.drop_unknown_fields(data)
+        self._on_frame(Frame(header, data, total, not skipped_of, taken, lost_files=lost))

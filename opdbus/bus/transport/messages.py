@@ -155,15 +155,15 @@ def encode_entry(name: str, value: Typed) -> bytes:
     return data[frames.measure(data).header + 8 :]
 
 
-def new_error(call: Call, name: str, text: str) -> Outgoing:
+def new_error(destination: str, reply_serial: int, name: str, text: str) -> Outgoing:
     """Make an error reply; characters that cannot be sent are replaced, and long texts cut."""
     sendable = text.replace("\0", " ").encode(errors="replace").decode()
     if len(sendable) > MAX_ERROR_CHARACTERS:
         sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
     message = Message(
         message_type=MessageType.ERROR,
-        destination=call.sender,
-        reply_serial=call.serial,
+        destination=destination,
+        reply_serial=reply_serial,
         error_name=name,
         signature="s",
         body=[sendable],

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,9 @@ _COMMON_WEIGHT: Final = 0.5
 # Characters read of a text, and of a word.
 _CHARACTERS: Final = 1000
 _LETTERS: Final = 24
+# Characters of an object's properties: the fields of a larger object are not looked at, since those
+# of all hits on a screen would hold the event loop for seconds.
+_MOST_PROPERTIES: Final = 64 << 10
 # Cached word vectors (16 MB); one search needs fewer.
 _KEPT: Final = 1 << 14
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -154,7 +157,7 @@ def agreement(question: str, content: Content) -> int:
         stem(word): _NO.isdisjoint(words[max(0, at - _NEAR) : at]) for at, word in enumerate(words)
     }
     is_no = False
-    for name, value in json.loads(content.properties).items():
+    for name, value in _fields(content).items():
         own = {stem(word) for word in split(name)}
         is_so = _BOOLEANS.get(value.lower()) if isinstance(value, str) else value
         if isinstance(is_so, bool) and own and wanted.keys() >= own:
@@ -174,7 +177,7 @@ def membership(question: str, entry: Entry, content: Content) -> int:
     if entry.identity.name.lower() not in asked:
         return 0
     stems = {stem(word) for word in asked}
-    for name, value in json.loads(content.properties).items():
+    for name, value in _fields(content).items():
         members = value if isinstance(value, list) else ()
         others = {one.lower() for one in members if isinstance(one, str)}
         if (others & asked) - {entry.identity.name.lower()} or (others and stem(name) in stems):
@@ -195,13 +198,15 @@ def has_asked_kind(question: str, masks: NDArray[np.int64]) -> bool:
 def has_asked_number(question: str, best: Iterable[tuple[Entry, Content]]) -> bool:
     """Return whether an entry has a number of the question, such as a port, in any field.
 
-    True also if the question has none.
+    True also if the question has none, or an entry is too large to be searched.
     """
     numbers = "|".join(_NUMBER.findall(question)[:_MOST_NUMBERS])
     if not numbers:
         return True
     pattern = re.compile(rf"(?<!\d)(?:{numbers})(?!\d)")
-    return any(pattern.search(_whole_text(entry, content)) for entry, content in best)
+    return any(
+        _is_large(content) or pattern.search(_whole_text(entry, content)) for entry, content in best
+    )
 
 
 def has_other_number(question: str, content: Content) -> bool:
@@ -209,9 +214,18 @@ def has_other_number(question: str, content: Content) -> bool:
     asked = {match["field"].lower(): match["number"] for match in _NUMBERED.finditer(question)}
     if not asked:
         return False
-    found = json.loads(content.properties)
+    found = _fields(content)
     values = ((str(found[name]), number) for name, number in asked.items() if name in found)
     return any(value.isdecimal() and value != number for value, number in values)
+
+
+def _is_large(content: Content) -> bool:
+    return len(content.properties) > _MOST_PROPERTIES
+
+
+def _fields(content: Content) -> dict[str, Any]:
+    """Return an object's properties; none if they are too large to be looked at."""
+    return {} if _is_large(content) else json.loads(content.properties)
 
 
 def _whole_text(entry: Entry, content: Content) -> str:
@@ -275,7 +289,7 @@ def _lacks_program(question: str, entry: Entry, content: Content) -> bool:
     answer.
     """
     asked = question_patterns.subject(question)
-    if not asked or not all(map(gloss, asked)):
+    if not asked or not all(map(gloss, asked)) or _is_large(content):
         return False
     text = _whole_text(entry, content).lower()
     return not any(word in text or gloss(word) in text for word in asked)
@@ -293,8 +307,8 @@ def _other_name(question: str, entry: Entry, content: Content) -> float:
         meant = {*asked, *(w for phrase in synonyms.find_synonyms(question) for w in phrase.words)}
         is_exact = said.isdisjoint(meant)
     texts = [name]
-    if any(f'"{alias}"' in content.properties for alias in _ALIASES):
-        properties = json.loads(content.properties)
+    if not _is_large(content) and any(f'"{alias}"' in content.properties for alias in _ALIASES):
+        properties = _fields(content)
         for value in map(properties.get, _ALIASES):
             values = value if isinstance(value, list) else [value]
             texts += [one for one in values if isinstance(one, str)]
@@ -359,7 +373,8 @@ class WordSimilarity:
         for content, words, (start, end) in zip(contents, texts, pairwise(ends), strict=True):
             nearest = similarity[:, start:end].max(axis=1, initial=0.0)
             # words that the text or the properties have, in any form
-            own, properties = {word[:BEGINNING] for word in words}, content.properties.lower()
+            own = {word[:BEGINNING] for word in words}
+            properties = content.properties[:_MOST_PROPERTIES].lower()
             nearest[[(w := word[:BEGINNING]) in own or w in properties for word in telling]] = 1.0
             worst_missing = float((weights * (1 - nearest)).max(initial=0.0))
             text_cosine = float(whole @ self._whole(rows[start:end], lengths[start:end]))
