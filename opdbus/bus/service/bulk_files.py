@@ -125,15 +125,13 @@ class TextFile:
         """
         size = lines = 0
         last = b"\n"
+        # before it is read: a sparse file may be of any size
+        _require_room(os.fstat(self._file.fileno()).st_size, lines)
         while block := self._read(_BLOCK_BYTES, size):
             size += len(block)
             lines += block.count(b"\n")
             last = block[-1:]
-            if size > MAX_BULK_FILE or lines > MAX_BULK_TEXTS:
-                raise LimitsExceeded(
-                    f"the file is past the limit of {MAX_BULK_TEXTS} texts or"
-                    f" {MAX_BULK_FILE >> 20} MiB: split it"
-                )
+            _require_room(size, lines)
         self._size = size
         return lines + (last != b"\n")
 
@@ -213,6 +211,14 @@ def _line_error(number: int, column: int, reason: str) -> InvalidArgs:
     return InvalidArgs(
         f"line {number}, column {column} of the texts: {reason}; each line is one JSON string"
     )
+
+
+def _require_room(size: int, lines: int) -> None:
+    if size > MAX_BULK_FILE or lines > MAX_BULK_TEXTS:
+        raise LimitsExceeded(
+            f"the file is past the limit of {MAX_BULK_TEXTS} texts or"
+            f" {MAX_BULK_FILE >> 20} MiB: split it"
+        )
 
 
 def _require_readable(number: int) -> None:
