@@ -104,7 +104,7 @@ class Tracker:
         self._news_at = clock()
         # the number of changes of the drift state, and the ranking as of it
         self._ranked: tuple[int, Ranked] = 0, ()
-        # the fingerprint of the declaration of each object that differs, as it was compared
+        # the fingerprint of the declaration or claim of each object that differs, as compared
         self._marks: dict[ObjectId, str] = {}
         # whether an object of an active kind has gone since kinds were last forgotten
         self._has_gone = False
@@ -359,7 +359,9 @@ class Tracker:
     def _note(self, plan: Plan, fields: Sequence[Field], declared_at: int = 0) -> None:
         now = self._clock()
         intended = self._history.seconds(plan, fields, declared_at)
-        mark = plan.declared.fingerprint if plan.declared else ""
+        # an object of a kind that the file claims differs by the claim
+        claimed = "claimed" if self._is_claimed(plan.object_id) else ""
+        mark = plan.declared.fingerprint if plan.declared else claimed
         before = self._marks.pop(plan.object_id, mark)
         self.transitions.compare(
             plan.object_id, fields, now, now + intended, is_by_file=mark != before
@@ -370,4 +372,4 @@ class Tracker:
             extra = one.entries[0].identity.object_id
             # it has a declaration now, and its drift as an undeclared object ends
             if extra != plan.object_id and self.transitions.knows(extra):
-                self.transitions.compare(extra, [], now)
+                self.transitions.compare(extra, [], now, is_by_file=True)

@@ -73,6 +73,16 @@ def test_a_fault_is_told_by_line_and_column(line: bytes, column: int, reason: st
         all_of(TextFile(in_memory(b'"fine"\n"fine"\n' + line + b'\n"fine"\n')))
 
 
+def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse a file by its size: a sparse one may be of any."""
+    monkeypatch.delattr(TextFile, "_read")
+    for size in ((1 << 30) + 1, 1 << 40):
+        file = in_memory(b"")
+        os.ftruncate(file.fileno(), size)
+        with pytest.raises(LimitsExceeded, match=r"past the limit of .* 1024 MiB: split it"):
+            TextFile(file).count_lines()
+
+
 def test_spaces_and_carriage_returns_around_a_string_are_json() -> None:
     """Take what JSON allows around a string."""
     assert parse_text_line(b' \t"a"\r', 1) == "a"

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -309,11 +310,12 @@ def test_a_failed_unit_that_works_again_is_an_alert(notifier: Notifier) -> None:
     assert got[3]["text"].startswith("b works again: activating -> active")
 
 
-async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [1 << 52, 1])
+async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path, at: int) -> None:
     """Take who did it from the change that made an object drift, once the journal says it."""
     change = {**STOPPED, "seq": 3, "cause": "job:9 stop"}
-    # in the future, as before a clock was set back: it waits no longer for that
-    drift = {**DRIFT, "seq": 4, "cause": "job:9 stop", "object": "/x", "at": 1 << 52}
+    # of a clock that was set back or forward since: it waits no longer, and no shorter, for that
+    drift = {**DRIFT, "seq": 4, "cause": "job:9 stop", "object": "/x", "at": at}
     drift["fields"] = STOPPED["fields"]
     other = {**change, "seq": 2, "by": "eve with su"}
     # a newer change of the same cause, but of a field that does not drift
@@ -342,6 +344,7 @@ async def test_alerts_of_drift_wait_for_who_did_it(tmp_path: Path) -> None:
     rules = read_rules(tmp_path / "cat.toml", ["cat"])
     setting = Setting(cast("Client", Drifted(1, 0)), rules, "h", 0, lambda: None)
     delivery = Delivery(setting, executable, Cursor(tmp_path, "cursor"))
+    delivery._heard_at = time.monotonic()
     await delivery._take(drift)
     assert json.loads(got.read_text())["by"] == "bob with sudo halt"
 

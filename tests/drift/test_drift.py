@@ -3,7 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from harness.drifting import Checked, checking
@@ -848,28 +848,38 @@ async def test_origins_let_others_read_meanwhile(
     assert ended.count("other") > 10
 
 
+WISHED: Final = {"systemd": {"units": {"a": {"active_state": "active"}}}}
+CLAIMED: Final = {"systemd": {"units": {"b": {}}, "exclusive": True}}
+
+
 @pytest.mark.parametrize(
-    "later",
+    ("first", "later"),
     [
-        {},
-        {"systemd": {"units": {"b": {}}}},
-        {"systemd": {"units": {"a": {}}}},
-        {"systemd": {"units": {"a": {"active_state": "inactive"}}}},
-        {"systemd": {"units": {"a": {"active_state": "inactive", "enabled": True}}}},
+        (WISHED, {}),
+        (WISHED, {"systemd": {"units": {"b": {}}}}),
+        (WISHED, {"systemd": {"units": {"a": {}}}}),
+        (WISHED, {"systemd": {"units": {"a": {"active_state": "inactive"}}}}),
+        (WISHED, {"systemd": {"units": {"a": {"active_state": "inactive", "enabled": True}}}}),
+        (CLAIMED, {"systemd": {"units": {"b": {}}}}),
+        (CLAIMED, {"systemd": {"units": {"a": {}, "b": {}}, "exclusive": True}}),
     ],
 )
-async def test_what_the_file_ends_is_no_drift_any_more(tmp_path: Path, later: Any) -> None:
+async def test_what_the_file_ends_is_no_drift_any_more(
+    tmp_path: Path, first: Any, later: Any
+) -> None:
     """End drift at once where the file drops the object or field, or takes over what there is."""
     async with checking(tmp_path) as checked:
         await checked.observe(STOPPED, ["systemd/unit"])
-        await checked.declare({"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path)
+        await checked.declare(first, tmp_path)
         await checked.until(1010.0)
-        assert [*checked.fields] == [NAME]
+        # what is undeclared has its observed name
+        names = {NAME, f"{NAME}.service"}
+        assert names & {*checked.fields}
         await checked.declare(later, tmp_path)
         await checked.until(checked.clock.now)
-        assert NAME not in checked.fields
+        assert not names & {*checked.fields}
         # what the host does counts after a while, as ever
-        await checked.declare({"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path)
+        await checked.declare(WISHED, tmp_path)
         await checked.until(1020.0)
         await checked.observe(RUNNING, [])
         await checked.until(checked.clock.now)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import os
 import shutil
 import sqlite3
@@ -374,11 +375,35 @@ def test_a_clock_that_jumps_removes_no_history(
     with capture_logs() as lines:
         for days, boot in zip(clocks, boots, strict=True):
             asyncio.run(both(days, boot))
-    report = verified(path)
-    assert (report.problems, report.first, report.rows) == ([], 1, 150)
+    report, reboots = verified(path), len({*boots}) - 1
+    assert (report.problems, report.first, report.rows) == ([], 1, 150 + reboots)
     steps = pairwise(zip(clocks, boots, strict=True))
     is_ahead = any(later > now and boot == next_ for (now, boot), (later, next_) in steps)
     assert any("clock was set" in line["event"] for line in lines) is is_ahead
+
+
+@pytest.mark.parametrize(
+    ("back", "is_closed"), [(0, False), (0, True), (-365, True), (-365, False)]
+)
+def test_the_end_of_a_run_is_told_by_a_clock_that_was_set_back(
+    tmp_path: Path, *, back: int, is_closed: bool
+) -> None:
+    """Take the last look at ages where the last row is ahead; without one no time is known."""
+    path, days = tmp_path / "memory.db", [0]
+
+    def clock() -> float:
+        return 1_800_000_000.0 + days[0] * DAY
+
+    async def run_twice() -> float:
+        async with StateStore(path, clock=clock, boot="a") as memory:
+            await memory.publish([unit("a")], OWNER)
+            days[0] = back
+            if is_closed:
+                await made(memory, None, clock=clock).close()
+        async with StateStore(path, clock=clock, boot="a") as memory:
+            return memory.recorded_until
+
+    assert asyncio.run(run_twice()) == (clock() * 1e6 if is_closed or not back else math.inf)
 
 
 def test_age_is_counted_across_restarts_and_boots(tmp_path: Path) -> None:

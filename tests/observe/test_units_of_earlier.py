@@ -91,7 +91,8 @@ async def test_units_that_were_restarted(tmp_path: Path, system_bus: str) -> Non
     """What came up or ended since op-dbus wrote its last row says so, op-dbus itself as well."""
     up = {"ActiveState": "active", "SubState": "running", "ActiveEnterTimestamp": 1}
     async with fake_pid1(system_bus, tmp_path) as fake:
-        for name in ("op-dbus.service", "since.socket", "before.service", "stopped.service"):
+        names = "op-dbus.service since.socket before.service ahead.service stopped.service"
+        for name in names.split():
             fake.load(name, **up)
         # one that is restarted with what it starts is not told of besides
         fake.load("op-dbus-route.socket", **up, Triggers=["op-dbus.service"])
@@ -112,6 +113,8 @@ async def test_units_that_were_restarted(tmp_path: Path, system_bus: str) -> Non
         for name in ("crash.service", "once.service"):
             fake.units[name]["InactiveEnterTimestamp"] = now
         fake.units["before.service"]["ActiveEnterTimestamp"] = now - 3600 * 10**6
+        # before the clock was set back
+        fake.units["ahead.service"]["ActiveEnterTimestamp"] = now + 3600 * 10**6
         fake.units["stopped.service"] |= {"ActiveState": "inactive", "SubState": "dead"}
         async with watched(tmp_path):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -143,6 +144,8 @@ class Delivery:
         self._setting = setting
         self._executable = executable
         self._cursor = cursor
+        # when it was heard last that there are new changes
+        self._heard_at = -math.inf
         # the last change that is done with, and the one in the file
         self._at = self._written = cursor.read()
         self._failures = 0
@@ -188,6 +191,8 @@ class Delivery:
                 patience = _AGAIN_SECONDS
             async with at_most(patience):
                 await self.news.wait()
+                # the next changes are not older, whatever a clock says that is set
+                self._heard_at = time.monotonic()
             if self._fault:
                 self._note()
                 self._setting.changed()
@@ -236,8 +241,9 @@ class Delivery:
     async def _explain(self, alert: Alert) -> Alert:
         """Return an alert with who did it and why, waiting for that while the journal is read."""
         client, wanted = self._setting.client, "why" if alert.kind == "failed" else "by"
-        age = time.time() - alert.row["at"] / 1e6
-        until = time.monotonic() + min(_JOURNAL_SECONDS, _JOURNAL_SECONDS - age)
+        now = time.monotonic()
+        age = min(time.time() - alert.row["at"] / 1e6, now - self._heard_at)
+        until = now + min(_JOURNAL_SECONDS, _JOURNAL_SECONDS - age)
         with suppress(OpDbusError):
             while await client.is_served() and await client.is_journal_read():
                 self.news.clear()

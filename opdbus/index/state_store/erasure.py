@@ -7,6 +7,7 @@ next start continues after a kill.
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Self
 
@@ -98,7 +99,18 @@ class Eraser:
                 if self._archive.is_read_only:
                     raise
                 self._archive.when_writable(self.resume)
-                raise StoreError(f"{error}; the rest is erased as soon as it can be") from None
+                rest = "the rest is erased as soon as it can be"
+                if request in self._requests and not await self._is_stored(request):
+                    rest += ", unless op-dbus ends before: ask again then"
+                raise StoreError(f"{error}; {rest}") from None
+
+    async def _is_stored(self, request: Request) -> bool:
+        """Return whether the next start would fulfil a request."""
+        with suppress(StoreError):
+            stored = await self._archive.read(Request.find)
+            # as JSON: lists come back for tuples
+            return stored is not None and json.dumps(stored[:2]) == json.dumps(request[:2])
+        return False
 
     async def resume(self) -> None:
         """Finish what was left undone; try again later if the database cannot be written."""

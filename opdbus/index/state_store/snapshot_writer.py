@@ -25,6 +25,8 @@ _SHARE: Final = 20
 _LEAST: Final = 1000
 # The pause after a snapshot, in durations of writing it.
 _PAUSES: Final = 20
+# The least pause after one that could not be written: the disk may be full.
+_RETRY_SECONDS: Final = 600.0
 
 
 class SnapshotWriter:
@@ -56,30 +58,41 @@ class SnapshotWriter:
             await self._archive.no_bulk_load.wait()
             self._due.clear()
             began = time.monotonic()
+            is_written = False
             with suppress(StoreError):  # the archive has logged it; the next start is slower
-                await self.write_snapshot()
-            await asyncio.sleep(_PAUSES * (time.monotonic() - began))
+                is_written = await self.write_snapshot()
+            pause = _PAUSES * (time.monotonic() - began)
+            if not is_written:
+                self._due.set()
+                pause = max(pause, _RETRY_SECONDS)
+            await asyncio.sleep(pause)
 
-    async def write_snapshot(self) -> None:
-        """Write a snapshot, or remove it if there are few objects; raises StoreError."""
+    async def write_snapshot(self) -> bool:
+        """Write a snapshot, or remove it if there are few objects; raises StoreError.
+
+        Return whether the fields were written, too.
+        """
         async with self._one_at_a_time:
             self._changes = 0
             if len(self._view.places) <= MANY:
                 await self._archive.write(entry_snapshot.remove)
-                return
+                return True
             async with self._one_writer:
                 changes = await self._archive.write(_begin_log)
             moment = await self._archive.read_apart(
                 lambda store: entry_snapshot.write(store, changes)
             )
             path = await self._archive.read(lambda store: entry_snapshot.path_of(store, "fields"))
+            are_fields_written = False
             try:
                 await self._fields.write_snapshot(path, moment.token)
+                are_fields_written = True
             except OSError as error:  # the next start reads the fields from the database
                 log.warning("fields not sealed", path=str(path), reason=error.strerror)
             await self._archive.write(lambda store: _confirm(store, moment))
             await asyncio.to_thread(gc_tuning.trim)
             log.info("entries sealed", objects=len(self._view.places))
+            return are_fields_written
 
     async def forget(self) -> None:
         """Remove the files that may have erased values, and make a new snapshot due.

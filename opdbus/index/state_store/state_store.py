@@ -16,6 +16,7 @@ from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Cause
 from opdbus.history.forget import Forgotten, Target
+from opdbus.history.row_ages import Moment, RowAges
 from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.catalogue.declarations import Declarations, NoPairing
 from opdbus.index.catalogue.transient_objects import TransientObjects
@@ -86,7 +87,7 @@ class StateStore:
         # cause of differences found at the start: op-dbus was restarted, or the host was
         self.since_last_run = change.START
         # time of the last row of history at the start, in microseconds since 1970; infinite if the
-        # row is not of this boot
+        # row is not of this boot, or no clock tells
         self.recorded_until = math.inf
         self._clock = clock
         self.boot = boot
@@ -156,8 +157,7 @@ class StateStore:
         await self._writer.load(loaded)
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writer.generation = int(generation or 0)
-        latest = await self.archive.read(lambda store: store.ledger.latest(self.boot))
-        self.recorded_until = math.inf if latest is None else latest
+        self.recorded_until = await self.archive.read(partial(_recorded_until, self.boot, at))
         booted_at = min(int(self._booted_at * 1e6) or at, at)
         self.since_last_run = await first(lambda store: begin(store, self.boot, at, booted_at))
         if left is None:
@@ -422,6 +422,16 @@ class StateStore:
             texts = await self.archive.read(partial(Store.texts, digests=part))
             found |= {one: texts[one] for one in part if one in texts}
         return found
+
+
+def _recorded_until(boot: str, now: int, store: Store) -> float:
+    """Return the time of the last row of a boot; if it is ahead, of the last look at ages."""
+    latest = store.ledger.latest(boot)
+    if latest is None or latest <= now:
+        return math.inf if latest is None else latest
+    # the clock was set back since
+    seen = RowAges.read(store.ledger, Moment(boot, 0.0, math.inf)).at
+    return seen.wall * 1e6 if seen.boot == boot and seen.wall * 1e6 <= now else math.inf
 
 
 def _always(cause: str) -> Callable[[Identity], Cause]:

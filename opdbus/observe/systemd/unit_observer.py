@@ -1,6 +1,7 @@
 """Observer of all units: loaded units, and unit files that PID 1 has not loaded."""
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -115,7 +116,7 @@ class _ReportedUnits:
         `times` are when each came up last and when it ended, in microseconds since 1970. A socket
         or timer that was restarted with its service is left out.
         """
-        whys: dict[str, Cause] = {}
+        whys, now = dict[str, Cause](), time.time() * 1e6
         for name, (up, ended) in times.items():
             state = self._fields[name].get("active_state")
             at, cause = {
@@ -124,7 +125,8 @@ class _ReportedUnits:
                 "inactive": (ended, f"{START}:ran"),
             }.get(str(state), (0, ""))
             is_same = stored.get(name, {}).get("active_state") == state
-            is_missed = isinstance(at, int) and at > self._report.recorded_until
+            # a time that is to come is of a clock that was set back since, and is not new
+            is_missed = isinstance(at, int) and self._report.recorded_until < at <= now
             if is_same and is_missed and name.endswith(_STARTED):
                 whys[name] = Cause(cause)
         for name, why in whys.items():
