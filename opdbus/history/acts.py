@@ -290,7 +290,7 @@ def _time(act: Act) -> int:
 def may_be_of_user(row: Row) -> bool:
     """Return whether nobody else is known to have made a change, such as a timer."""
     row, cause = _of_unit(row), jobs.alone(row.cause)
-    is_open = cause in {"", "reload", "exit:SIGTERM", "exit:SIGKILL"} or cause.startswith("job:")
+    is_open = cause in {"", "reload", "exit:SIGKILL", *jobs.CLEAN_ENDS} or cause.startswith("job:")
     is_other = " by " in cause or cause.endswith(", automatic")
     return is_of_host(row) and row.identity[1:3] in KINDS and is_open and not is_other
 
@@ -348,7 +348,9 @@ def _kills(words: Sequence[str], row: Row) -> bool:
     if PurePosixPath(words[0]).name != "kill" or not is_of_host(row):
         return False
     ended = values_of(row, "main_pid")
-    return ended is not None and str(ended[0]) in words[1:]
+    # behind the signal, a process group has a dash
+    given = {*words[1:], *(word.removeprefix("-") for word in words[2:])}
+    return ended is not None and str(ended[0]) in given
 
 
 def _has_file_of_unit(words: Sequence[str], names: AbstractSet[str], unit: str) -> bool:

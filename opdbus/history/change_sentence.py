@@ -166,6 +166,8 @@ def _unit_event(cause: str) -> str:
     # a change that was missed was a restart as well
     if cause == jobs.GAVE_UP:
         return "failed"
+    if cause in jobs.CLEAN_ENDS:
+        return "killed, restarted"
     if cause.startswith("exit:"):
         return f"{_ended(cause.removeprefix('exit:'))}, restarted"
     if cause.startswith("start:"):

@@ -15,6 +15,8 @@ _PARTS: Final = re.compile(r"(job:\d+[^,]*|exit(?::[^,]*)?)(?:, after ([^,]*))?(
 # Acts that end nothing, and those that bring nothing about.
 BEGINS: Final = frozenset(("start",))
 ENDS: Final = frozenset(("exit", "stop"))
+# Ends of processes by the signals that systemd takes for good ends.
+CLEAN_ENDS: Final = frozenset(f"exit:SIG{name}" for name in ("HUP", "INT", "PIPE", "TERM"))
 # A service that exited so often that systemd does not restart it.
 GAVE_UP: Final = "exit:start limit"
 # The end of the cause of a job that left its unit failed, as it was.

@@ -25,7 +25,7 @@ from opdbus.observe.core.report_writer import Writer
 from opdbus.platform import lines
 from opdbus.platform.metrics import Family
 from opdbus.platform.tasks import at_most, pauses, until_first_ends
-from opdbus.state.object import FILE, LIVE, SETTINGS, UNIT, Identity, Json, ObjectId
+from opdbus.state.object import FILE, LIVE, SETTINGS, UNIT, Identity, Json
 from opdbus.state.redact import redact_text
 
 log = structlog.get_logger()
@@ -42,7 +42,12 @@ _MAX_READ: Final = 4096
 _MAX_SHOWN: Final = 500
 STARTING, UP, ABSENT, FAILED = "starting", "up", "absent", "failed"
 _NO_JOURNAL: Final = "who did what, and why units failed, is unknown"
-_READER: Final = ObjectId(*acts.READER_KIND, acts.PUBLISHER)
+_JOURNAL, _ENGINES = "journal", ("podman", "docker", "incus")
+# The objects in which publishers note what they did not understand.
+_READERS: Final = (
+    Identity(acts.READER, *acts.READER_KIND, acts.PUBLISHER),
+    *(Identity(f"publish:{name}.reader", name, "reader", name) for name in _ENGINES),
+)
 _JOURNAL_UNIT: Final = Identity("live:systemd", *UNIT, f"{acts.PUBLISHER}.service")
 
 
@@ -184,8 +189,8 @@ class Supervisor:
         self._watched = [_RunningObserver(each, store, changes(), causes) for each in observers]
         self._store = store
         self._retry_seconds = retry_seconds
-        # the note of the journal's reader, which is read again after each change of it
-        self._unread_of_journal = ""
+        # the notes of publishers, which are read again after each change of one
+        self._unread: dict[str, str] = {}
         self._has_reader_changed = asyncio.Event()
 
     @property
@@ -199,12 +204,13 @@ class Supervisor:
         if any(status.name == "systemd" for status in found):
             # a service of its own, since it may read more than the daemon
             found.append(self._journal_status())
-        return found
+        notes = ((name, self._unread.get(name, "")) for name in _ENGINES)
+        return found + [Status(n, UP, counts[f"publish:{n}"], note) for n, note in notes if note]
 
     def _journal_status(self) -> Status:
         counts = self._store.catalogue.sources
         if counts[acts.READER]:
-            return Status("journal", UP, counts[acts.SOURCE], self._unread_of_journal)
+            return Status(_JOURNAL, UP, counts[acts.SOURCE], self._unread.get(_JOURNAL, ""))
         # a container has no units of its own, and units are listed some time after a first start
         are_listed = any(w.has_listed for w in self._watched if w.observer.name == "systemd")
         detail = _NO_JOURNAL
@@ -212,7 +218,7 @@ class Supervisor:
             detail += f": `systemctl enable --now {acts.PUBLISHER}`"
         elif are_listed:
             detail += f": this host has no {_JOURNAL_UNIT.name}"
-        return Status("journal", ABSENT, 0, detail)
+        return Status(_JOURNAL, ABSENT, 0, detail)
 
     def metrics(self) -> Iterator[Family]:
         """Yield the metrics of observers, and the number of units in states that need somebody."""
@@ -263,7 +269,7 @@ class Supervisor:
     def on_event(self, event: Event) -> None:
         """Wake observers whose objects the state file names; call for each state store event."""
         if isinstance(event, Changed):
-            if _READER in event.changes:
+            if any(reader.object_id in event.changes for reader in _READERS):
                 self._has_reader_changed.set()
             plugins = unobserved.plugins(event.changes)
             for watched in self._watched:
@@ -284,14 +290,15 @@ class Supervisor:
             while True:
                 await self._has_reader_changed.wait()
                 self._has_reader_changed.clear()
-                await self._read_note_of_journal()
+                await self._read_notes()
 
-    async def _read_note_of_journal(self) -> None:
-        entry = self._store.catalogue.get(Identity(acts.READER, *_READER))
-        with suppress(OpDbusError):
-            contents = await self._store.content([entry] if entry else [])
-            found = [json.loads(content.properties) for content in contents.values()]
-            self._unread_of_journal = _line(str(found[0].get("unread", ""))) if found else ""
+    async def _read_notes(self) -> None:
+        """Read what publishers did not understand."""
+        entries = [entry for entry in map(self._store.catalogue.get, _READERS) if entry]
+        with suppress(OpDbusError, KeyError):  # one is gone meanwhile
+            found = await self._store.content(entries)
+            notes = {e.identity.plugin: json.loads(found[e.id].properties) for e in entries}
+            self._unread = {k: _line(str(note.get("unread", ""))) for k, note in notes.items()}
 
 
 def _line(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import InvalidArgs, OpDbusError
+from opdbus.publishers.journal_lines import describe_shape
 from opdbus.publishers.retrying import print_reason, repeat_forever
 
 Row: TypeAlias = Mapping[str, Any]
@@ -37,8 +38,9 @@ def _read_docker(row: Row) -> tuple[str, Row]:
     id names it.
     """
     names, identifier = row.get("Names") or (), str(row.get("Id") or "")[:12]
-    named = [str(name).removeprefix("/") for name in ([names] if type(names) is str else names)]
-    name = next((name for name in named if name and "/" not in name), identifier)
+    named = [names] if type(names) is str else names
+    plain = (name.removeprefix("/") for name in named if isinstance(name, str))
+    name = next((name for name in plain if name and "/" not in name), identifier)
     ports = {
         f"{port.get('PublicPort') or ''}:{port.get('PrivatePort')}/{port.get('Type')}"
         for port in _rows(row.get("Ports"))
@@ -108,8 +110,8 @@ async def _get(path: str, target: str) -> AsyncIterator[asyncio.StreamReader]:
                 await writer.wait_closed()
 
 
-def read_containers(engine: Engine, answer: object) -> tuple[dict[str, Row], int]:
-    """Return the containers in an engine's list by name, and the number of rows without one.
+def read_containers(engine: Engine, answer: object) -> tuple[dict[str, Row], list[object]]:
+    """Return the containers in an engine's list by name, and the rows without one.
 
     Each row is read by itself. Raises ValueError if there is no list.
     """
@@ -117,7 +119,7 @@ def read_containers(engine: Engine, answer: object) -> tuple[dict[str, Row], int
     if not isinstance(rows, list):
         raise ValueError("its list of containers is none")  # noqa: TRY004 -- of another program
     found: dict[str, Row] = {}
-    odd = 0
+    odd: list[object] = []
     for row in rows:
         try:
             name, properties = engine.read(row)
@@ -126,7 +128,7 @@ def read_containers(engine: Engine, answer: object) -> tuple[dict[str, Row], int
         if name and isinstance(name, str):
             found[name] = properties
         else:
-            odd += 1
+            odd.append(row)
     return found, odd
 
 
@@ -143,11 +145,18 @@ async def _publish(client: Client, engine: Engine, rows: Mapping[str, Row]) -> s
     return set()
 
 
+def _describe_rest(rows: Sequence[object]) -> str:
+    """Return how many containers were left out, and the shape of the last; empty if none."""
+    last = "".join(describe_shape(json.dumps(row)) for row in rows[-1:])
+    many = f"{len(rows):,} container{'s' * (len(rows) > 1)}"
+    return f"{many} not understood or refused; the last: {last}" if rows else ""
+
+
 async def _follow(engine: Engine, bus: str) -> None:
     """Publish all containers, again after events, with the lifetime of the connection."""
     async with _get(engine.path, engine.events) as events, Client(bus) as client:
         published: dict[str, Row] = {}
-        last_count = 0
+        last_note = ""
         while True:
             async with _get(engine.path, engine.listing) as body:
                 async with asyncio.timeout(_ANSWER_SECONDS):
@@ -159,9 +168,12 @@ async def _follow(engine: Engine, bus: str) -> None:
             gone = published.keys() - kept.keys()
             await client.withdraw([paths.of(engine.name, "container", name) for name in gone])
             published = kept
-            if (count := odd + len(refused)) not in {0, last_count}:
-                print_reason(f"{engine.name}: {count} containers were not understood or refused")
-            last_count = count
+            rest = [*(found[name] for name in refused), *odd]
+            if (note := _describe_rest(rest)) != last_note:
+                print_reason(f"{engine.name}: {note or 'all containers are understood'}")
+                reader = (engine.name, "reader", engine.name, {"unread": note})
+                await client.publish(f"{engine.name}.reader", [reader], lifetime="connection")
+            last_note = note
             if not await events.read(_AT_ONCE):
                 raise ConnectionError("it went away")
             await asyncio.sleep(_QUIET_SECONDS)

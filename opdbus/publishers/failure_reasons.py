@@ -61,13 +61,13 @@ _NOUN: Final = (
 )
 _FAULT: Final = (
     rf"(?:{_NOUN}|fail(?:ed|s)?|crit(?:ical)?|fatal|panics?|crash(?:es|ed)?|alerts?|missing"
-    r"|invalid|bad|unknown|denied|refused|abort(?:ed|s)?)"
+    r"|invalid|bad|unknown|unexpected|denied|refused|abort(?:ed|s)?)"
 )
 # Parts of programs that have to do with errors.
 _PART: Final = (
     r"(?:handlers?|hooks?|reporters?|logs?|loggers?|pages?|track(?:er|ing)|channels?|recovery"
     r"|budgets?|rates?|correction|thresholds?|toleran\w+|levels?|modes?|middlewares?|listeners?"
-    r"|callbacks?|documents?|templates?|notifi\w+|monitor(?:s|ing)?|detect(?:ion|ors?)"
+    r"|callbacks?|documents?|templates?|notifi\w+|e?-?mails?|monitor(?:s|ing)?|detect(?:ion|ors?)"
     r"|collectors?|output|counters?|counts?|boundar\w+|subscribers?|polic\w+|metrics?"
     r"|stat(?:s|istics)|rules?|manager|mappers?|mapping|queues?|sections?|filters?|free"
     r"|translation|(?:handl|report|logg)ing(?=$|[.,:;]| (?:is|on|off|to|enabled|disabled|set)\b))"
@@ -86,7 +86,7 @@ _HARMLESS: Final = re.compile(
     rf"\w*)[ -](?!such){_WORD}??{_FAULT}\b(?:,? (?:(?:or|and|nor) {_WORD}?)?{_FAULT}\b)*"
     rf"|(?<![\w.,:-])0 (?:{_WORD}{_WORD}|{_WORD})??{_NOUN}"
     rf"|(?:^|[.,;:(|/] |\b(?:and|with|found) )0 (?:{_WORD}{_WORD}|{_WORD})??{_FAULT}\b"
-    rf"|\b{_FAULT}(?: \w{{1,40}})?\"? ?(?:[:=]|is|are|was|were) ?"
+    rf"|\b{_FAULT}(?: \w{{1,40}})?\"? ?(?:[:=]|\.{{2,}}|is|are|was|were) ?"
     rf"(?:\"\"|''|\[\]|{{}}|[\"'(<\[]?{_NOTHING}[\"')>]?){_END}"
     # what is not heeded, is logged elsewhere, or would happen after an error
     rf"|\b(?:ignor|suppress|skipp)\w* {_WORD}?{_WORD}?(?:{_NOUN}|missing|unknown|invalid|bad)\b"
@@ -95,11 +95,13 @@ _HARMLESS: Final = re.compile(
     rf"|\b{_NOUN} (?:are|will be|is) {_LOGGED}\b"
     rf"|\b{_FAULT} {_WORD}?{_SOLVED}\b"
     rf"|\b(?:on|if|in case of|upon)[ _-]?(?:{_NOUN}|fail(?:s|ed)?)\b"
+    # an end, for a reason that other lines have
+    rf"|\b(?:due to|because of|after) {_WORD}?{_WORD}?{_NOUN}(?=\W{{0,2}}$)"
     # parts of programs and options
     r"|\b(?:errors?|err|exceptions?|failures?|faults?|panics?|crash|fatal|alerts?|critical"
     rf"|warnings?)[ _-]?{_PART}\b(?: (?:for|of) \S+)?"
     r"|\b(?:handlers?|mappers?|listeners?|rules?) (?:for|of) \S+"
-    r"|\b(?:errors|panic)=[\w-]+"
+    r"|\b(?:errors|panic|\w+OnError)=[\w-]+"
     r"|\b[a-z_]+_errors?\b"
     r"|\berrors?_[a-z_]+\b"
     r"|\bfail-?(?:over|safe|fast|2ban|back)\w*"

@@ -68,6 +68,7 @@ FITS: list[tuple[str, Row]] = [
     ("killall chrony", row(cause="exit:SIGTERM", fields=[STATE])),
     ("kill 812", row(cause="exit", fields=[STATE, MAIN_PID])),
     ("kill -9 811 812", row(cause="exit:SIGKILL", what="event", fields=[MAIN_PID])),
+    ("kill -- -812", row(cause="exit:SIGTERM", what="event", fields=[MAIN_PID])),
     ("sh -c 'kill -s HUP 812 && true'", row(cause="exit:status 1", fields=[MAIN_PID])),
     ("usermod -aG sudo,adm bob", row(GROUP)),
     ("usermod -aG sudo bob", row(ACCOUNT)),

@@ -125,6 +125,7 @@ def test_what_is_no_state_says_nothing() -> None:
         ("job:7 start, failed", "failed"),
         ("exit", "restarted"),
         ("exit:SIGKILL", "failed, killed, restarted"),
+        ("exit:SIGTERM", "killed, restarted"),
         ("exit:status 1", "failed, restarted"),
         ("exit:start limit", "failed"),
         ("start:failed", "failed"),

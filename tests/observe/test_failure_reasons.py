@@ -127,6 +127,12 @@ Fault tolerance enabled
 I, [2024-03-01T10:00:00.123 #812]  INFO -- : error tracker ready
 [10:00:00 INF] Exception filter added
 [Info  - 10:00:00] error channel open
+Checking for errors... none
+unexpected: none
+Sending error mails to root
+stopOnError=false
+named[812]: exiting (due to fatal error)
+Exiting due to previous errors.
 <6>error queue size 12
 """.strip().splitlines()
 # Lines that say why something failed.

@@ -272,6 +272,12 @@ async def test_a_move_within_a_step_is_no_row_of_history(mountinfo: Path) -> Non
             " fuse.cvmfs2 fuse.s3fs fuse.goofys fuse.blobfuse2 fuse.rclone wekafs moosefs smb3"
             " fuse.sshfs nfs4 glusterfs fuse.lizardfs lustre 9p orangefs fuse.ossfs".split()
         )),
+        *((f"fuse.{program}", "x", "rw", True) for program in (
+            "alluxio-fuse objectivefs s3backer google-drive-ocamlfuse pvfs2fuse dfuse".split()
+        )),
+        # a program that gives FUSE no type of its own
+        ("fuse", "cvmfs2", "ro", True),
+        ("fuse", "gocryptfs", "rw", False),
         ("fuse.new", "https://dav.example.net/files", "rw", True),
         ("fuse.new", "alice@nas:/home", "rw", True),
         ("fuse.new", "remote:/", "rw", True),

@@ -283,6 +283,8 @@ def test_the_time_zone_without_a_link(
     (tmp_path / "etc/localtime").unlink(missing_ok=True)
     for name, target, linked in (
         ("localtime", "/usr/share/zoneinfo/America/Argentina/Salta", "America/Argentina/Salta"),
+        ("localtime", "/usr/share/zoneinfo/posix/Europe/Berlin", "Europe/Berlin"),
+        ("localtime", "../usr/share/zoneinfo/right/UTC", "UTC"),
         ("localtime", "z/tz", "unknown"),
         ("z/tz", "/etc/zoneinfo/Asia/Tokyo", "Asia/Tokyo"),
         ("z/tz", "../localtime", "unknown"),
@@ -384,6 +386,8 @@ def test_a_language_that_no_file_names(tmp_path: Path) -> None:
             "Not Applicable", "N/A", "OEM", "O.E.M.", "Type1ProductConfigId", "XXXXXX", "Unknown",
             "Type2 - Board Product Name", "0123456789", "Not Available", "INVALID", "Undefined",
             "Fill By OEM", "Filled by OEM", "All Series", "  ", ".", "Base Board Product Name",
+            "Type1Family", "OEM Default string 000", "default", "TBD", "x.x", "<BAD INDEX>",
+            "System Serial Number", "Not Provided",
         )),
         *((text, text) for text in (
             "OptiPlex 7010", "KVM", "Virtual Machine", "Standard PC (Q35 + ICH9, 2009)", "MS-7C37",

@@ -164,10 +164,11 @@ async def test_without_accounts_there_is_nothing_to_observe(tmp_path: Path, file
         *((shell, False) for shell in (
             "/dev/null", "/dev/zero", "/usr/sbin/nologin", "/bin/false", "/bin/true", "/bin/sync",
             "/nonexistent", "/usr/local/bin/noshell", "/usr/lib/openssh/sftp-server",
-            "/sbin/reboot", "/usr/bin/nologin",
+            "/sbin/reboot", "/usr/bin/nologin", "/usr/bin/git-shell", "/usr/bin/scponly",
+            "/usr/lib/uucp/uucico", "/usr/bin/passwd",
         )),
         *((shell, True) for shell in (
-            "/bin/bash", "/bin/sh", "", "/usr/bin/fish", "/usr/bin/git-shell", "/home/a/dev/zsh",
+            "/bin/bash", "/bin/sh", "", "/usr/bin/fish", "/bin/rbash", "/home/a/dev/zsh",
         )),
     ],
 )  # fmt: skip

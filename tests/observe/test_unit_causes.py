@@ -239,6 +239,8 @@ async def test_a_loop_begins_by_itself(tmp_path: Path, system_bus: str) -> None:
         (1, 3, "exit-code", "exit:status 3"),
         (2, 6, "watchdog", "exit:SIGABRT"),
         (1, 0, "success", "exit"),
+        (2, 15, "success", "exit:SIGTERM"),
+        (2, 15, "timeout", "exit:timeout"),
         (2, 1 << 20, "signal", "exit"),
     ],
 )

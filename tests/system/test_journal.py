@@ -1,22 +1,30 @@
 """Who did it and why, on a booted host: a service of its own reads the journal."""
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from system.booting import booted
 from system.host import Host
 from system.observing import forget_journal, shown, until_shown
-from system.service import CHANGES, Service
+from system.service import CHANGES, STORE, Service
 
 PUBLISHER = "op-dbus-journal.service"
 READER = "journal/reader/op-dbus-journal"
 WEB, RUN = "probe-web.service", "probe-clock.service"
+SPOOL, STARTERS = "probe-spool.service", ("probe-spool.path", "probe-spool.socket")
 WHY = "web: [emerg] unknown directive foo in /etc/web.conf:3"
 UNITS = {
     WEB: f"[Service]\nExecStart=/bin/sh -c 'echo starting; echo \"{WHY}\" >&2; exit 1'\n",
     RUN: "[Service]\nExecStart=/bin/sleep infinity\n",
+    # as cups has them: both would start the service if systemd did not
+    SPOOL: "[Service]\nExecStart=/bin/sleep infinity\nRestart=always\nRestartSec=0\n",
+    STARTERS[0]: "[Path]\nPathExists=/etc/passwd\n",
+    STARTERS[1]: "[Socket]\nListenStream=/run/probe-spool\n",
 }
 STOP = ("/usr/bin/systemctl", "stop", "probe-clock")
 
@@ -29,13 +37,16 @@ def units(host: Host, observer: Service) -> Iterator[None]:
         host.write(f"/run/systemd/system/{name}", text)
     host.ask("systemctl", "daemon-reload")
     host.ask("systemctl", "start", RUN)
+    for name in reversed(STARTERS):
+        host.ask("systemctl", "start", name)
     host.ask("useradd", "--no-create-home", "bob")
     if host.path("/etc/sudoers.d").exists():
         host.write("/etc/sudoers.d/bob", "bob ALL=(ALL) NOPASSWD: ALL\n")
     yield
     host.run("systemctl", "disable", "--now", PUBLISHER)
     forget_journal(host)
-    host.run("systemctl", "stop", RUN)
+    host.run("systemctl", "stop", *STARTERS)
+    host.run("systemctl", "stop", SPOOL, RUN)
     host.run("systemctl", "reset-failed", WEB)
     host.run("userdel", "bob")
 
@@ -112,3 +123,52 @@ def test_who_did_it_and_what_it_said(host: Host, observer: Service) -> None:
     host.ask("systemctl", "stop", PUBLISHER)
     assert int(host.ask("stat", "--format=%Y", note)) > 1
     until_shown(observer, READER)
+
+
+def killed(host: Host, *options: str) -> dict[str, Any]:
+    """Kill the main process of a service as bob does, and give the change that names him."""
+    pid = host.show(SPOOL, "MainPID")
+    with_sudo(host, "/bin/kill", *options, pid)
+
+    def named() -> list[dict[str, Any]]:
+        return [one for one in changes(host, SPOOL) if one.get("by", "").endswith(f" {pid}")]
+
+    with host.monitor(*CHANGES) as heard:
+        heard.until(named)
+    return named()[0]
+
+
+@pytest.mark.usefixtures("units")
+def test_who_killed_it_and_who_rebooted(host: Host, observer: Service, layer: Path) -> None:
+    """A service that runs again at once was killed by somebody, and so the host was rebooted."""
+    observer.observe("systemd")
+    host.ask("systemctl", "enable", "--now", PUBLISHER)
+    with host.monitor(*CHANGES) as heard:
+        heard.until(lambda: shown(host, READER))
+    for options, signal in ((["-9"], "SIGKILL"), (["-SEGV"], "SIGSEGV"), ([], "SIGTERM")):
+        row = killed(host, *options)
+        # a busy host is slow enough for its fall to be seen
+        is_seen = row["cause"] == "exit" and (signal in str(row["fields"]) or signal == "SIGTERM")
+        assert row["cause"] == f"exit:{signal}" or is_seen, row
+        assert row.get("why", f"killed by {signal}").startswith(f"killed by {signal}")
+    told = " ".join(host.ask("op-dbus", "ask", "who killed probe-spool?").split())
+    assert "by bob with sudo kill -9 " in told, told
+    causes = [one["cause"] for one in changes(host, SPOOL)]
+    assert not [cause for cause in causes if any(name in cause for name in STARTERS)]
+
+    host.ask("logger", "--tag=sudo", "bob : PWD=/ ; USER=root ; COMMAND=/usr/sbin/reboot")
+    with host.monitor(*CHANGES) as heard:
+        heard.until(lambda: "/usr/sbin/reboot" in str(shown(host, "journal/user/bob")))
+    observer.systemctl("stop")
+    with booted("dbus", layer) as again:
+        # the same host after its boot, as far as op-dbus can see
+        shutil.copytree(host.path(STORE), again.path(STORE), dirs_exist_ok=True)
+        again.ask("chown", "--recursive", "op-dbus:op-dbus", STORE)
+        service = Service(again)
+        service.declare({})
+        service.observe("host")
+        done = again.ask("op-dbus", "history", "show", "system/fact/kernel", "--json")
+        event = json.loads(done.splitlines()[-1])
+        assert (event["cause"], event["by"]) == ("boot:reboot", "bob with sudo reboot")
+        booted_at = again.ask("env", "TZ=UTC", "systemctl", "show", "--property=UserspaceTimestamp")
+        assert shown(again, "system/fact/time")["boot_time"] in booted_at

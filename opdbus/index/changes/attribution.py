@@ -43,6 +43,7 @@ _TOGETHER: Final = 24 * 3600 * _SECOND
 _MOST_GROUPS: Final = 100
 # Units that come and go with any session.
 _OF_SESSIONS: Final = re.compile(r"(?:user|session|run-user)[-@.].*|.*\.(?:scope|slice)")
+_SIGNALS: Final = re.compile(r"\bSIG[A-Z0-9+-]+")
 _READER: Final = ObjectId(*acts.READER_KIND, acts.PUBLISHER)
 # Limits of the rows that are read for one group, and of a user's rows that are searched for earlier
 # sessions.
@@ -254,13 +255,15 @@ def _is_failure(row: Row) -> bool:
         return False
     after = {path[0]: now[0] for path, _, now in row.fields if path and now}
     cause = jobs.alone(row.cause)
-    is_of_cause = cause.startswith("exit:") or cause.endswith((", failed", ":failed"))
+    is_fault = cause.startswith("exit:") and cause not in jobs.CLEAN_ENDS
+    is_of_cause = is_fault or cause.endswith((", failed", ":failed"))
     return after.get("active_state") == "failed" or bool(after.get("result")) or is_of_cause
 
 
 def _may_be_explained(row: Row) -> bool:
     is_of_run = row.cause.startswith(("apt:", "dpkg:", "rpm:"))
-    return acts.may_be_of_user(row) or (is_of_run and row.identity.plugin == "packages")
+    is_end = acts.is_reboot(row) or acts.values_of(row, "main_pid") is not None
+    return acts.may_be_of_user(row) or is_end or (is_of_run and row.identity.plugin == "packages")
 
 
 def _groups(rows: Iterable[Row]) -> list[Sequence[Row]]:
@@ -332,7 +335,7 @@ def _explain(
     found = {}
     for row in rows:
         of_unit = failures.get(row.identity.name, ()) if _is_failure(row) else ()
-        near = [f for f in of_unit if -_FAILURE_EARLY <= row.at - f.at <= _FAILURE_LATE]
+        near = [failure for failure in of_unit if _is_near(failure, row)]
         failure = max(near, key=lambda one: one.at, default=None)
         is_other = jobs.alone(row.cause).startswith("exit")
         is_other = is_other or bool(_OF_SESSIONS.fullmatch(row.identity.name))
@@ -345,6 +348,14 @@ def _explain(
         if known != Attribution():
             found[row.seq] = known
     return found
+
+
+def _is_near(failure: Failure, row: Row) -> bool:
+    """Return whether a failure came at the time of a row, and not by another signal."""
+    changed = acts.values_of(row, "exit_signal")
+    of_row = _SIGNALS.findall(f"{row.cause} {changed}")
+    is_other = failure.why.startswith("killed by SIG") and not any(s in failure.why for s in of_row)
+    return -_FAILURE_EARLY <= row.at - failure.at <= _FAILURE_LATE and not (of_row and is_other)
 
 
 def _present(sessions: Sequence[_Session], row: Row) -> Sequence[Act]:

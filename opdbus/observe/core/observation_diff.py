@@ -142,8 +142,9 @@ class ReportTracker:
         for key, why in batch.events.items():
             identity = self._identity(key)
             more = new.events[identity].coalesced_count + 1 if identity in new.events else 0
-            new.events[identity] = Cause(
-                why.cause or default_cause(key.kind), why.coalesced_count + more
+            new.events[identity] = why._replace(
+                cause=why.cause or default_cause(key.kind),
+                coalesced_count=why.coalesced_count + more,
             )
         new.removed_identities = new.removed_identities.union(earlier) - new.name_owners.keys()
         self._rejected = new.rejected

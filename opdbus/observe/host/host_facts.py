@@ -101,12 +101,14 @@ _DMI: Final = {
 }
 # What makers leave there instead of a name.
 _PLACEHOLDER: Final = re.compile(
-    r"to be filled.*|fill(?:ed)? by .*|default[ _]?string.*|all series"
+    r"to be filled.*|fill(?:ed)? by .*|(?:oem )?default(?:[ _]?string.*)?|all series"
     r"|(?:type ?\d[ -]*)?(?:(?:system|base ?board|board|chassis|enclosure|bios|oem)[ _-]*)?"
-    r"(?:product|product ?name|product ?config ?id|name|manufacturer|vendor|version|date|sku)"
-    r"|type ?\d ?-.*|no[tne]* (?:specified|applicable|available|defined|present|set|asset).*"
-    r"|n\W?a|none|null|unknown?|undefined|unspecified|invalid|empty|oem|o\.e\.m\.?|x{2,}"
-    r"|0?1?2345678?9?0?|[0\W_]*",
+    r"(?:product|product ?name|product ?config ?id|family|name|manufacturer?|vendor|version|date"
+    r"|serial ?number|sku)"
+    r"|type ?\d ?-.*"
+    r"|no[tne]* (?:specified|applicable|available|defined|present|provided|set|asset).*"
+    r"|n\W?a|none|null|unknown?|undefined|unspecified|invalid|empty|tbd|<?bad index>?"
+    r"|oem|o\.e\.m\.?|x(?:\.?x)+|0?1?2345678?9?0?|[0\W_]*",
     re.IGNORECASE,
 )
 # The first line of a processor in /proc/cpuinfo. x86, Arm, RISC-V, POWER, LoongArch and MIPS have
@@ -405,7 +407,7 @@ def find_time_zone(root: Path, setting: str, skipped: Skipped) -> str:
             target = str(path.readlink())
             _, is_zone, zone = target.rpartition(_IN_ZONES)
             if is_zone and zone:
-                return zone
+                return zone.removeprefix("posix/").removeprefix("right/")
             path = root / target[1:] if target.startswith("/") else path.parent / target
     try:
         content, _ = read_at_most(root / _LOCALTIME, _MAX_ZONE_BYTES)

@@ -23,7 +23,8 @@ _NOBODY: Final = 65534
 # Login shells that exit or run a single action instead of taking commands, or that do not exist.
 _NO_SHELLS: Final = frozenset(
     "nologin nologin.sh noshell no-shell nonexistent none false true sync halt reboot shutdown"
-    " poweroff sftp-server internal-sftp".split()
+    " poweroff sftp-server internal-sftp git-shell scponly rssh rush mysecureshell MySecureShell"
+    " uucico date passwd".split()
 )
 _DEVICES: Final = "/dev/"
 # useradd writes several files one after another.

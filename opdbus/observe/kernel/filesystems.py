@@ -35,10 +35,12 @@ _FAILURES_SECONDS: Final = 5.0
 _MAX_NAMED: Final = 3
 # Types whose files are elsewhere, also with `fuse.` before them.
 _NETWORK: Final = frozenset(
-    "9p acfs afs auristorfs beegfs blobfuse blobfuse2 ceph ceph-fuse cifs coda cosfs curlftpfs"
-    " cvmfs cvmfs2 davfs davfs2 gcsfuse geesefs gfs gfs2 glusterfs goofys gpfs hdfs httpdirfs"
-    " juicefs lizardfs lustre mfs moosefs mount-s3 ncp ncpfs nfs nfs4 ocfs2 orangefs ossfs panfs"
-    " prl_fs pvfs2 quobyte rclone s3fs s3ql seaweedfs smb3 smbfs sshfs vboxsf virtiofs"
+    "9p acfs afpfs afs alluxio alluxio-fuse auristorfs beegfs blobfuse blobfuse2 ceph ceph-fuse"
+    " cifs coda cosfs cubefs curlftpfs cvmfs cvmfs2 daos davfs davfs2 dfuse fuse_dfs gcsfuse"
+    " geesefs gfs gfs2 glusterfs google-drive-ocamlfuse goofys gpfs hdfs httpdirfs ipfs juicefs"
+    " lizardfs lustre mfs moosefs mount-s3 mountpoint-s3 ncp ncpfs nfs nfs4 objectivefs ocfs2"
+    " orangefs ossfs panfs pcloud plexdrive prl_fs pvfs2 pvfs2fuse quobyte rbd-fuse rclone"
+    " s3backer s3fs s3ql seaweedfs smb3 smbfs smbnetfs sshfs tigrisfs vboxsf virtiofs vmhgfs"
     " vmhgfs-fuse wekafs".split()
 )
 # Sources on other hosts: an address, a share, a folder of a host.
@@ -312,7 +314,9 @@ def _is_network(mount: Mount) -> bool:
     """Return whether the files of a mount are on other hosts, by its type, options and source."""
     is_marked = "_netdev" in mount.options.split(",")
     is_remote = _REMOTE.match(mount.source) is not None
-    return mount.fstype.removeprefix("fuse.") in _NETWORK or is_marked or is_remote
+    # a program that gives FUSE no type of its own is the source
+    program = mount.source if mount.fstype == "fuse" else mount.fstype.removeprefix("fuse.")
+    return program in _NETWORK or is_marked or is_remote
 
 
 def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:

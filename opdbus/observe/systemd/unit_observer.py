@@ -164,7 +164,7 @@ class _ReportedUnits:
         why = with_ended_pid(why._replace(ignored_fields=seen), before)
         self._report.put(KIND, name, shown, why)
         if event:
-            self._report.happened(KIND, name, event)
+            self._report.happened(KIND, name, with_ended_pid(event, before))
         return is_started
 
     def put_missed_start(self, name: str) -> None:

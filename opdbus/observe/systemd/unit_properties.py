@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from opdbus.bus.transport.values import Plain
+from opdbus.history import jobs
 from opdbus.state.object import Json
 
 Values = Mapping[str, Plain]
@@ -161,13 +162,14 @@ def names_in(fields: Mapping[str, Json], name: str) -> list[str]:
 def fault_of(values: Values) -> str | None:
     """Return how the main process of a service ended: its signal, its status, or systemd's word.
 
-    Empty for one that ended well; None if none has ended.
+    Empty for one that exited well; None if none has ended. A signal that services end well by is
+    returned if it did not fail the service.
     """
     with suppress(*CONVERSION_ERRORS):
-        status = _exit_status(values)
-        fault = _exit_signal(values) or (
-            f"status {status}" if status else _result(values["Result"])
-        )
+        status, result, name = _exit_status(values), _result(values["Result"]), _end_signal(values)
+        if result and f"exit:{name}" in jobs.CLEAN_ENDS:
+            name = None
+        fault = name or (f"status {status}" if status else result)
         return fault if values["ExecMainCode"] >= _EXITED else None
     return None
 
@@ -274,11 +276,16 @@ def _exit_status(values: Values) -> int | None:
 
 
 def _exit_signal(values: Values) -> str | None:
+    """Return the signal that ended a service and failed it."""
+    return None if values["Result"] == "success" else _end_signal(values)
+
+
+def _end_signal(values: Values) -> str | None:
     """Return the name of the signal that ended a service; its number if it has no name.
 
     Raises ValueError for a number that is no signal.
     """
-    if values["ExecMainCode"] <= _EXITED or values["Result"] == "success":
+    if values["ExecMainCode"] <= _EXITED:
         return None
     number = int(values["ExecMainStatus"])
     if not 0 < number < signal.NSIG:
