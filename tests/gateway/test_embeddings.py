@@ -385,8 +385,9 @@ def test_ollama_preloads_a_model(http: httpx.Client, nothing: dict[str, Any]) ->
     answer = http.post("/api/embed", json=body)
     assert answer.status_code == 200
     assert answer.json()["embeddings"] == []
-    old = http.post("/api/embeddings", json={"model": "static", "keep_alive": -1})
-    assert (old.status_code, old.json()) == (200, {"embedding": []})
+    for prompt in ({}, {"prompt": ""}, {"prompt": None}):
+        old = http.post("/api/embeddings", json={"model": "static", "keep_alive": -1, **prompt})
+        assert (old.status_code, old.json()) == (200, {"embedding": []})
     for path in ("/api/embed", "/api/embeddings"):
         assert http.post(path, json={**nothing, "model": "no-such-model"}).status_code == 404
 
