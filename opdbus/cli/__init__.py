@@ -20,8 +20,9 @@ def main() -> None:
     modules("local" if sys.argv[1:2] in (["daemon"], ["run"]) else _COMMANDS)
     from opdbus.cli.root import OutputClosed, root
 
-    if sys.stdout is None:  # closed by the parent process
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end
+    # where the parent process closed them
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end
     # names may contain characters that this terminal cannot encode
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

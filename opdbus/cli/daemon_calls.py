@@ -15,6 +15,7 @@ from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.cli.root import load_settings
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown, UnknownObject
+from opdbus.platform.lines import HIDDEN
 
 if TYPE_CHECKING:
     from opdbus.client import Client
@@ -95,12 +96,18 @@ async def path_of(client: Client, name: str, *, past: bool = False, unique: bool
     *names, last = _quoted_names(close) or [""]
     either = f"{', '.join(names)} or {last}" if names else last
     hint = f"do you mean {either}?" if close else "`op-dbus list` shows all"
-    raise UnknownObject(f"there is no object {name or repr(name)}; {hint}")
+    raise UnknownObject(f"there is no object {output.escape_hidden(name) or repr(name)}; {hint}")
 
 
 def _quoted_names(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return full names, quoted for a shell."""
-    return [shlex.quote("/".join(row[1:])) for row in rows]
+    """Return full names on one line each, quoted for a shell."""
+    return [_quote("/".join(row[1:])) for row in rows]
+
+
+def _quote(name: str) -> str:
+    shown = output.escape_hidden(name.replace("\\", r"\\").replace("'", r"\'"))
+    # $'...' of bash and zsh has these escapes
+    return f"$'{shown}'" if HIDDEN.search(name) else shlex.quote(name)
 
 
 def name_of_path(path: str) -> str:

@@ -52,7 +52,7 @@ class OldEmbedRequest(BaseModel):
     """The body of `/api/embeddings`."""
 
     model: str
-    prompt: str = ""
+    prompt: str | None = None
 
 
 class OldEmbedAnswer(BaseModel):
@@ -64,8 +64,8 @@ class OldEmbedAnswer(BaseModel):
 class ShowRequest(BaseModel):
     """The body of `/api/show`; older clients send `name`."""
 
-    model: str = ""
-    name: str = ""
+    model: str | None = None
+    name: str | None = None
 
 
 @router.post("/embed", response_model=EmbedAnswer)
@@ -118,7 +118,7 @@ async def running(calls: Calls, client: Daemon) -> dict[str, list[dict[str, Any]
 @router.post("/show")
 async def show(asked: ShowRequest, calls: Calls, client: Daemon) -> dict[str, Any]:
     """Describe one model."""
-    level = await calls.find(asked.model or asked.name)
+    level = await calls.find(asked.model or asked.name or "")
     served = await client.status()
     info: dict[str, Any] = {
         "general.architecture": _FAMILY,

@@ -4,8 +4,10 @@
 names.
 """
 
+import os
 import re
-from typing import Final
+from contextlib import suppress
+from typing import Final, TextIO
 
 BLANKS: Final = " \t"
 # isspace(3) in the locale C.
@@ -54,3 +56,14 @@ def escape_hidden(text: str) -> str:
     host's text calls this, or `clean` of the MCP server, which leaves such characters out.
     """
     return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def write_line(text: str, stream: TextIO) -> None:
+    """Write a line of a program that serves, which a full disk or a closed pipe must not end."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):  # a stream in memory
+        stream.write(f"{text}\n")
+        return
+    with suppress(OSError):
+        os.write(number, f"{text}\n".encode(errors="backslashreplace"))

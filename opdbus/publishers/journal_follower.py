@@ -22,7 +22,7 @@ from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.history import acts
-from opdbus.platform.lines import split_lines
+from opdbus.platform.lines import split_lines, write_line
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, signals, until_first_ends
 from opdbus.platform.timestamps import uptime
@@ -442,7 +442,7 @@ class Follower:
         except OSError as error:
             fault = f"cannot write {self._state}, which a restart needs: {error.strerror}"
         if fault != self._fault:
-            print(fault or f"{self._state} is written again", file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
+            write_line(fault or f"{self._state} is written again", sys.stderr)
         self._fault, self._saved_at = fault, time.monotonic()
 
     def _queue(self, failure: Failure) -> None:

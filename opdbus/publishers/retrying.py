@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from opdbus.platform.lines import escape_hidden
+from opdbus.platform.lines import escape_hidden, write_line
 from opdbus.platform.tasks import pauses
 
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
@@ -36,4 +36,4 @@ async def repeat_forever(
 
 def print_reason(reason: str) -> None:
     """Print what a publisher cannot do: the journal has it."""
-    print(escape_hidden(reason), file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
+    write_line(escape_hidden(reason), sys.stderr)

@@ -361,7 +361,7 @@ def test_ollama_is_answered_in_its_form(http: httpx.Client, right: list[list[flo
     assert answer["prompt_eval_count"] == sum((4, 4, 8))
     old = http.post("/api/embeddings", json={"model": "static", "prompt": TEXTS[0]}).json()
     assert close([old["embedding"]], right[:1])
-    assert http.post("/api/embed", json={"model": "x", "input": []}).json()["embeddings"] == []
+    assert http.post("/api/embed", json={"model": "static", "input": []}).json()["embeddings"] == []
     (first, *_) = http.get("/api/tags").json()["models"]
     assert first["name"] == "op-dbus-embed-static:latest"
     shown = http.post("/api/show", json={"model": first["name"]}).json()
@@ -385,8 +385,9 @@ def test_ollama_preloads_a_model(http: httpx.Client, nothing: dict[str, Any]) ->
     answer = http.post("/api/embed", json=body)
     assert answer.status_code == 200
     assert answer.json()["embeddings"] == []
-    old = http.post("/api/embeddings", json={"model": "static", "keep_alive": -1})
-    assert (old.status_code, old.json()) == (200, {"embedding": []})
+    for prompt in ({}, {"prompt": ""}, {"prompt": None}):
+        old = http.post("/api/embeddings", json={"model": "static", "keep_alive": -1, **prompt})
+        assert (old.status_code, old.json()) == (200, {"embedding": []})
     for path in ("/api/embed", "/api/embeddings"):
         assert http.post(path, json={**nothing, "model": "no-such-model"}).status_code == 404
 

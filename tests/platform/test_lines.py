@@ -1,9 +1,12 @@
 """Text of a host that is printed: one function escapes all that is no visible sign of its line."""
 
+import io
+import os
 import unicodedata
 
 import pytest
 
+from opdbus.platform import lines
 from opdbus.platform.lines import escape_hidden
 
 
@@ -34,3 +37,15 @@ def test_no_character_ends_a_line() -> None:
     shown = escape_hidden(every)
     assert len(shown.splitlines()) == 1
     assert not {each for each in shown if unicodedata.category(each) in {"Cc", "Zl", "Zp", "Cs"}}
+
+
+def test_a_line_that_nobody_can_take_ends_no_program() -> None:
+    """Lose a line on a full disk and in a pipe without a reader, with nothing left to flush."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    for number in (os.open("/dev/full", os.O_WRONLY), writer):
+        with os.fdopen(number, "w", encoding="utf-8") as stream:
+            lines.write_line("listening", stream)
+    memory = io.StringIO()
+    lines.write_line("listening", memory)
+    assert memory.getvalue() == "listening\n"

@@ -17,6 +17,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import kinds
 from opdbus.language.object_text import NOUNS
 from opdbus.platform import name_lists
+from opdbus.platform.lines import escape_hidden
 from opdbus.state import conditions
 from opdbus.state.object import UNIT, ObjectId
 
@@ -121,7 +122,7 @@ def _has_kind(known: Iterable[tuple[str, str]], plugin: str, kind: str) -> bool:
 
 
 def _list_some(names: Iterable[str]) -> str:
-    return name_lists.join_first(sorted(set(names)), _MAX_LISTED_NAMES)
+    return escape_hidden(name_lists.join_first(sorted(set(names)), _MAX_LISTED_NAMES))
 
 
 async def find_objects(memory: StateStore, checked: Options) -> Sequence[ObjectId]:

@@ -25,7 +25,7 @@ from opdbus.cli.alerts.alert import (
 from opdbus.cli.alerts.alert_rules import Rules
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
-from opdbus.platform.lines import escape_hidden
+from opdbus.platform.lines import escape_hidden, write_line
 from opdbus.platform.regular_files import replace_file
 from opdbus.platform.tasks import at_most, pauses
 from opdbus.settings.parsing import decimal
@@ -60,7 +60,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 def log(text: str) -> None:
     """Write a line to the unit's log."""
-    print(escape_hidden(text), file=sys.stderr, flush=True)
+    write_line(escape_hidden(text), sys.stderr)
 
 
 class Cursor:

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from opdbus.cli.fleet import read_password
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError, OpDbusError
 from opdbus.platform import pip
+from opdbus.platform.lines import write_line
 from opdbus.platform.token_files import find_credential, read_token
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
             fleet=_find_fleet(settings),
         )
         for each in listeners:
-            click.echo(f"listening: {each}")
+            write_line(f"listening: {each}", sys.stdout)
         asyncio.run(server.serve(options, listeners, service))
     except OpDbusError as error:
         notify.leave(os.environ, os.getpid(), error)
