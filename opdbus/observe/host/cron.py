@@ -54,7 +54,8 @@ _MAX_COMMAND: Final = 4096
 # NAME_MAX of Linux.
 _MAX_PROGRAM: Final = 255
 # The rest of a command, up to the next one, a redirection or its input.
-_ARGUMENTS: Final = r"[^;&|<>(){}\n%]*"
+# What stands behind a program, whose name has ended.
+_ARGUMENTS: Final = re.compile(r"[\"']?(?![\w./-])([^;&|<>(){}\n%]*)")
 # Represents all jobs of a file that only root may read.
 _CLOSED: Final = Job("", "", "", "")
 
@@ -215,8 +216,14 @@ def _arguments(name: str, job: Job) -> str:
         return ""
     # its secrets are recognized in the whole command only
     command = redact_text(job.command[:_MAX_COMMAND])
-    call = rf"(?<![\w.-]){re.escape(program)}[\"']?(?![\w./-])({_ARGUMENTS})"
-    return join_words(["", *re.findall(call, command)][-1])
+    found, at = "", command.find(program)
+    while at >= 0:
+        before, end = command[:at][-1:], at + len(program)
+        is_name = not (before.isalnum() or before in {"_", ".", "-"})
+        if is_name and (arguments := _ARGUMENTS.match(command, end)):
+            found = arguments[1]
+        at = command.find(program, end)
+    return join_words(found)
 
 
 def _is_user(name: str) -> bool:
