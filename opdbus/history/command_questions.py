@@ -19,7 +19,7 @@ _ANYBODY: Final = (
     r"(?:anyone|anybody|someone|somebody|everyone|everybody|people|users?|the users|they|we|root"
     r"|admins?|the admins?)"
 )
-_AT_ANY_TIME: Final = re.compile(r"(?: (?:lately|recently|ever|so far|at all|here|today))+$")
+_AT_ANY_TIME: Final = re.compile(r"(?: (?:lately|recently|ever|so far|at all|here|today)){1,4}$")
 _IS_ANYBODY: Final = re.compile(_ANYBODY)
 _WHO: Final = (
     r"(?:who|whom|which (?:users?|persons?|people|accounts?|admin\w*))(?: else| all)*"

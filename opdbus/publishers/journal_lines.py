@@ -33,11 +33,11 @@ _FOLDERS: Final = frozenset(
 )
 # The name of an account, which may have blanks inside.
 _NAME: Final = r"([^\s:;()](?:[^:;()\n]{0,62}?[^\s:;()])?)"
-_SUDO: Final = re.compile(rf" *{_NAME} : (.*?)COMMAND=(.+)")
+_SUDO: Final = re.compile(rf" *{_NAME} : ((?:(?!COMMAND=).)*)COMMAND=((?s:.+))")
 _SUDO_KEYS: Final = frozenset("TTY PWD USER GROUP HOST CHROOT TSID ENV CWD".split())
 _SUDO_ENDED: Final = re.compile(r" ; (?:EXIT|SIGNAL)=\w+")
 _SUDO_CONTINUED: Final = re.compile(rf" *{_NAME} : \(command continued\) (.+)")
-_DOAS: Final = re.compile(rf"{_NAME} ran command (.+) as root from (/.*)")
+_DOAS: Final = re.compile(rf"(?s){_NAME} ran command (.+) as root from (/.*)")
 _PKEXEC: Final = re.compile(
     rf"{_NAME}: Executing command \[USER=root\] \[TTY=[^\]]*\] \[CWD=([^\]]*)\] \[COMMAND=(.+)\]"
 )
@@ -60,7 +60,7 @@ _TELLING: Final = re.compile(
     r"|session opened for user root\b|^Accepted \S+ for root\b|^@cee:|^\{"
 )
 _OF_OTHERS: Final = re.compile(
-    r" : [^=]*\b(?:not|NOT|incorrect|required|sorry|unable|unknown)\b[^=]*;"
+    r" : [^=]{0,200}\b(?:not|NOT|incorrect|required|sorry|unable|unknown)\b[^=]{0,200};"
     r"|; USER=(?!root ;)| ; (?:EXIT|SIGNAL)=\w+| as (?!root )\S+ from |\[USER=(?!root\])"
 )
 _MAX_SHAPE: Final = 100

@@ -75,17 +75,17 @@ TAKES_GROUP: Final = re.compile(
     r"(?:docker|podman|nerdctl|buildah|chown|rsync|install|uwsgi|su-exec|gosu|kubectl|chroot)\Z"
 )
 # Programs whose -a or -n is a user and a password.
-TAKES_LOGIN: Final = re.compile(r"(?:transmission-\w+|check_\w+|http|https|xh)\Z")
+TAKES_LOGIN: Final = re.compile(r"(?:transmission-\w{1,40}|check_\w{1,40}|http|https|xh)\Z")
 
 # Words that say that a program reads a secret from its input.
 READS_SECRET: Final = re.compile(
     r"(?i)(?<![\w.-])(?:chpasswd|passwd|smbpasswd|vncpasswd|saslpasswd2|pdbedit|kinit|kadmin|realm"
     r"|adcli|cryptsetup|veracrypt|encfs|gocryptfs|sshfs|ssh-add|mokutil|grub-mkpasswd-pbkdf2|pure-pw"
     r"|zfs|keyctl|secret-tool|openconnect|openvpn|gpg2?|su|systemd-(?:creds|ask-password|cryptenroll)"
-    r"|mkpasswd|slappasswd|htpasswd|openssl\s+(?:enc|rsa|passwd|pkcs\w+|aes\S*|des3)|age|clevis"
-    r"|wg\s+(?:pubkey|set)|sudo\s+(?:-\w+\s+)*-\w*S|vault|argocd"
+    r"|mkpasswd|slappasswd|htpasswd|openssl\s+(?:enc|rsa|passwd|pkcs\w{1,9}|aes\S{0,40}|des3)|age|clevis"
+    r"|wg\s+(?:pubkey|set)|sudo\s+(?:-\w{1,20}\s+){0,3}-\w{0,9}S|vault|argocd"
     r"|(?:docker|podman|nerdctl|buildah|skopeo|crane|oras|helm)\s(?:\S+\s){0,3}?(?:secret|login))"
-    r"(?![\w.-])|(?<![\w/])-{1,2}[\w-]*(?:pass|secret|token|luks|cred|key)[\w-]*(?![\w./])"
+    r"(?![\w.-])|(?<![\w/-])-{1,2}[\w-]{0,40}(?:pass|secret|token|luks|cred|key)[\w-]{0,40}(?![\w./-])"
     r"|(?<=\s)(?:private-key|preshared-key|-rfbauth)(?=[\s=]|$)"
 )
 # Programs that only show, look through or store their input.
@@ -200,7 +200,7 @@ ARGUMENTS: Final = (
      r"(?i:nt(?:lm)?(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
     ("lftp |open -u", r"""(?:lftp|open)\s(?:[^\n|]{0,200}?\s)?-u\s*["']?[\w.@-]{1,64},"""),
-    ("curl ", r"curl\s[^\n|]{0,300}?(?:-E|--cert|--proxy-cert)[\s=]*(?!pkcs11)[\w./~-]+:"),
+    ("curl ", r"curl\s[^\n|]{0,99}?(?:-E|--cert|--proxy-cert)[\s=]{0,3}(?!pkcs11)[\w./~-]{1,99}:"),
     ("zip ", rf"zip{_MORE}-\w{{1,5}}P"),
     ("data=", r"secret,[\w=,.-]{0,60}?data="),
     ("authenticate ", r"AUTHENTICATE(?=\s+[\"'])"),

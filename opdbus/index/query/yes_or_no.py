@@ -18,7 +18,7 @@ _ADVERBS: Final = re.compile(
     r"|here|(?:on|of) (?:this|the) (?:host|machine|computer|server|system|box))(?= |$)"
 )
 # `is nginx no longer running`, `is it not running any more`, `does nginx still run`
-_NO_LONGER: Final = re.compile(r"\bno longer\b|\bnot(?= .* any ?more$)")
+_NO_LONGER: Final = re.compile(r"\bno longer\b|\bnot(?= .{0,200} any ?more$)")
 _ANY_MORE: Final = re.compile(r" any ?more$")
 _STILL_RUNS: Final = re.compile(r"^(?:does|do) (.+) still run$")
 _DETERMINERS: Final = frozenset("the a an my our your this that both all any".split())
