@@ -67,7 +67,8 @@ def test_settings_of_the_kernel_that_differ(host: Host, observing: Service) -> N
 def test_a_job_of_cron_comes_changes_and_goes(host: Host, observing: Service) -> None:
     """A file in cron.d is an object with its schedule in words until it is removed."""
     before = observing.get("Count", STATE)
-    name, file = "cron/job//etc/cron.d/shop save-orders", "/etc/cron.d/shop"
+    file = "/etc/cron.d/shop"
+    name = f"cron/job/{file} save-orders --token [redacted]"
     earlier = rows(host)
     host.write(file, "10 3 * * * root /opt/save-orders --token hunter2\n")
     until_shown(observing, name, schedule="every day at 03:10", user="root")

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from opdbus.history import command_lines
 from opdbus.observe.core.skipped import Skipped
 from opdbus.platform.lines import BLANKS, C_SPACES, split_lines, split_words
+from opdbus.state.redact import redact_text
 
 # An item of a field: `*` or a range, with a step; a number or name; a random choice.
 _ONE: Final = "(?:[0-9]{1,4}|[A-Za-z]{3})"
@@ -104,7 +105,8 @@ class Job(NamedTuple):
     @property
     def program(self) -> str:
         """Return the program; text after a percent sign is its input."""
-        return program(_INPUT.split(self.command, maxsplit=1)[0])
+        # secrets are recognized in the whole command, no longer in the name alone
+        return program(_INPUT.split(redact_text(self.command), maxsplit=1)[0])
 
 
 def parse_crontab(
