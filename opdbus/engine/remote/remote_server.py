@@ -52,7 +52,7 @@ _AS_EXACT: Final = {"fp32": {"fp32"}, "fp16": {"fp32", "fp16"}, "int8": {"fp32",
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a server is asked for: the level, its model's name, the precision, and time limits."""
+    """Terms for a server: the level, its model's name, the precision, and time limits."""
 
     level: str
     model: str
