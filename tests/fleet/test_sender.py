@@ -177,6 +177,8 @@ async def test_rows_are_sent_with_the_state_of_their_objects(host: FleetHost) ->
         await caller.ready()
         async with host.sending() as sender:
             await host.until_equal(client)
+            first_rows = await client.last_row()
+            await host.until_answer("SELECT max(seq) FROM opdbus.change", (first_rows,))
             await host.fetch_none(RECORD_ORDER)
             for number in range(5):
                 await client.publish("test", [("lab", "box", "n1", {"number": number})])
