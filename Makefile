@@ -5,7 +5,7 @@
 #   make fleet        a fleet: its server, this machine, two simulated hosts, questions over all
 #   make test         ruff, mypy and pytest: what CI runs
 #   make test-all     what that leaves out; its results into benchmarks/results/
-#   make docs         the generated parts of README.md, docs/ and etc/op-dbus/op-dbus.env
+#   make docs         the tables of docs/ that code decides, etc/op-dbus/op-dbus.env, the man pages
 #   make bench        the figures in docs/performance.md, into benchmarks/results/
 #   make bench-engine the engine's figures and its peers', which takes more than an hour
 #   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own

@@ -1,4 +1,4 @@
-"""README.md, docs/ and their like agree with the code, the committed figures and each other."""
+"""README.md, docs/ and their like agree with the code and each other."""
 
 import re
 import shlex
