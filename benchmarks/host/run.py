@@ -2,7 +2,8 @@
 
 As root: `python benchmarks/host/run.py [--idle SECONDS] [--json FILE]`. The host
 has this machine's files, no network and no state file; everything on it is as `make install` leaves
-it; one more user, a member of the group op-dbus, asks all that is asked of the service.
+it, but that the journal is read and alerts go to it; one more user, a member of the group op-dbus,
+asks all that is asked of the service.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from inside import ASKER, asked_by_a_member, parser, python, report, start
 from system import lamps
-from system.service import STATE, UNIT, Service
+from system.host import PROGRAM
+from system.service import STATE, STORE, UNIT, Service
 
 if TYPE_CHECKING:
     from system.host import Host
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 # What a service did is read over this time, after all vectors are there.
 _SETTLE_SECONDS = 30.0
 _LOOP_SECONDS = 10.0
+# What an administrator switches on besides: who did it and why it failed, and alerts.
+_BESIDE = ("op-dbus-journal.service", "op-dbus-notify.service")
+_ALERT = "/usr/local/share/doc/op-dbus/notify.d/journal"
 
 
 class Process:
@@ -46,11 +51,24 @@ class Process:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
         return {name: round(kib[name] / 1024, 1) for name in ("Rss", "Pss")}
 
+    def peak(self) -> float:
+        """Return the most MiB that were resident."""
+        text = (self._folder / "status").read_text()
+        return round(int(text.partition("VmHWM:")[2].split()[0]) / 1024, 1)
 
-def rest(service: Service, seconds: float) -> dict[str, Any]:
-    """Return what the service does while nobody asks it anything."""
+
+def switch_on(host: Host) -> list[Process]:
+    """Switch on the services beside op-dbus, and return their processes."""
+    host.ask("install", "-g", "op-dbus-config", "-m", "750", _ALERT, "/etc/op-dbus/notify.d/")
+    host.ask("systemctl", "enable", "--now", *_BESIDE)
+    return [Process(host, host.show(unit, "MainPID")) for unit in _BESIDE]
+
+
+def rest(service: Service, beside: list[Process], seconds: float) -> dict[str, Any]:
+    """Return what the service does while nobody asks it anything, and what those beside it do."""
     process = Process(service.host, service.pid)
     time.sleep(_SETTLE_SECONDS)
+    others = sum(each.cpu() for each in beside)
     cpu, written, generation = process.cpu(), process.written(), service.get("Generation", STATE)
     began = time.monotonic()
     time.sleep(seconds)
@@ -58,6 +76,7 @@ def rest(service: Service, seconds: float) -> dict[str, Any]:
     return {
         "seconds": round(took),
         "percent of a core": round(100 * (process.cpu() - cpu) / took, 3),
+        "beside": round(100 * (sum(each.cpu() for each in beside) - others) / took, 3),
         "bytes written": process.written() - written,
         "changes": service.get("Generation", STATE) - generation,
     }
@@ -96,6 +115,7 @@ def measure(host: Host, idle: float) -> dict[str, Any]:
     """Measure a host that was booted just now."""
     service = asked_by_a_member(host)
     first = start(service)
+    peak, beside = Process(host, service.pid).peak(), switch_on(host)
     rows = service.get("Observers", STATE)
     found: dict[str, Any] = {
         "asked by": host.ask("id", ASKER),
@@ -105,8 +125,11 @@ def measure(host: Host, idle: float) -> dict[str, Any]:
         "status": host.ask("op-dbus", "status", user=ASKER).splitlines()[:2],
         "search ms": json.loads(python(host, "search.py", user=ASKER)),
         "exposure": host.ask("systemd-analyze", "security", UNIT).splitlines()[-1].split()[-3],
-        "idle": rest(service, idle),
+        "idle": rest(service, beside, idle),
         "memory MiB": Process(host, service.pid).memory(),
+        "peak of the first start MiB": peak,
+        "memory beside MiB": dict(zip(_BESIDE, (each.memory() for each in beside), strict=True)),
+        "disk MiB": host.ask("du", "-sm", PROGRAM, STORE).splitlines(),
         "events": events(service),
         "restart loop": loop(service),
     }
