@@ -1,4 +1,4 @@
-"""Simulated hosts for tests and benchmarks of a fleet: shared objects, own ones, drift.
+"""Simulated hosts of a fleet, for tests, the demo and benchmarks: shared and own objects, drift.
 
 Objects of the shared part come from a generator, or from a live daemon's State1.Export. A host has
 most of them unchanged, objects of its own (addresses, disks, sessions), and a few that drifted:
