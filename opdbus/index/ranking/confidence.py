@@ -2,7 +2,7 @@
 
 A second probability, that the query has an answer on this host, decides whether all hits are weak.
 Both are logistic functions. `benchmarks/answers/run.py fit` fits their weights, calibration.tsv, on
-one half of the check sets; docs/searching.md has the results on the other half.
+one half of the check sets; docs/searching-reference.md has the results on the other half.
 """
 
 import math
