@@ -103,7 +103,7 @@ async def start(client: Client) -> dict[str, float]:
 async def cost(client: Client, idle: float) -> dict[str, Any]:
     """Return what starts, searches and rest cost."""
     run("systemctl", "stop", UNIT)
-    for path in DATABASE.parent.iterdir():
+    for path in DATABASE.parent.glob("*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     found: dict[str, Any] = {"first start s": await start(client)}
     found["highest MiB of it"] = _highest_mib(pid_of(UNIT))
