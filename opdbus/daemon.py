@@ -347,7 +347,7 @@ class Daemon:
     def _progress(self) -> None:
         """Report progress of long work to systemd, and its end to clients."""
         self._systemd.progress()
-        if hasattr(self, "_state") and self._memory.migrator.done.is_set():
+        if hasattr(self, "_state") and self._memory.eraser.checked.is_set():
             self._refresh_soon()
 
     def _remember_fault(self, sentence: str) -> None:

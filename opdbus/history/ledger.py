@@ -32,12 +32,8 @@ _AT_A_TIME: Final = 128
 BLOCK: Final = 1024
 # The fact with the last row that may have values that are secret by the present rules.
 UNCHECKED: Final = "history unchecked"
-_TIMES: Final = """
-CREATE TABLE IF NOT EXISTS history_times (
-    block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER
-);
-"""
-_TABLES: Final = """
+SCHEMA: Final = """
+CREATE TABLE history_times (block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER);
 CREATE TABLE history (
     seq INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -76,7 +72,6 @@ CREATE TRIGGER sentences_deleted AFTER DELETE ON sentences BEGIN
     INSERT INTO sentence_words (sentence_words, rowid, text) VALUES ('delete', old.id, old.text);
 END;
 """
-SCHEMA: Final = _TABLES + _TIMES
 _INSERT: Final = """
 INSERT INTO history
     (seq, at, boot, source, plugin, kind, name, what, cause, fields, salt, digest, folded,
@@ -89,8 +84,6 @@ INSERT INTO history_times VALUES (?1, ?2, ?2) ON CONFLICT (block) DO UPDATE SET
 _FIND_TIMES: Final = f"""
 INSERT OR REPLACE INTO history_times SELECT seq / {BLOCK}, min(at), max(at) FROM history GROUP BY 1
 """  # noqa: S608 -- our own constant
-# Migration of databases that found rows by an index of their times.
-ADD_TIMES: Final = f"{_TIMES}; DROP INDEX IF EXISTS history_by_time; {_FIND_TIMES}"
 _INTO_SENTENCES: Final = "INSERT INTO sentences (id, digest, text)"
 # Digests in one query.
 _ASKED: Final = 512

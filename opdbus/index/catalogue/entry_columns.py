@@ -125,16 +125,14 @@ class Columns:
             raise ValueError
 
 
-def read(
-    store: Store, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
-) -> Columns:
+def read(store: Store, after: int = 0, again: Collection[int] = ()) -> Columns:
     """Return the entries with ids above `after` or in `again`, without transient objects.
 
-    Entries with `unrendered` ids get empty traits. Raises Damaged.
+    Raises Damaged.
     """
     columns = Columns()
     try:
-        for rows in store.entry_rows(after, again, unrendered):
+        for rows in store.entry_rows(after, again):
             columns.add(rows)
     except (TypeError, ValueError, OverflowError) as error:
         raise Damaged(store.path, f"an object in it is no object: {error}") from None

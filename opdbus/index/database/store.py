@@ -146,9 +146,7 @@ class Store:
         self.is_read_only = is_read_only
         self._stopping = stopping or Event()
         self._on_progress = on_progress
-        self._database = (
-            database.connect_to_read(path) if is_read_only else database.connect(path, on_progress)
-        )
+        self._database = database.connect_to_read(path) if is_read_only else database.connect(path)
         self.ledger = Ledger(self._database)
         self.history = Reader(self._database)
         self.sentences = Sentences(self._database)
@@ -280,24 +278,16 @@ class Store:
         ]
 
     def entry_rows(
-        self, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
+        self, after: int = 0, again: Collection[int] = ()
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
         """Yield rows of permanent objects in batches; columns as in Entry, the identity as four.
 
-        Yield first the objects with ids above `after`, then those in `again`. Objects with
-        `unrendered` ids have traits of another vocabulary, which are replaced with zeros.
+        Yield first the objects with ids above `after`, then those in `again`.
         """
-        traits = (
-            f"CASE WHEN id BETWEEN {unrendered.start} AND {unrendered.stop - 1}"
-            f" THEN zeroblob({TRAIT_BYTES}) ELSE traits END"
-            if unrendered
-            else "traits"
-        )
-        columns = f"{_COLUMNS.removesuffix('traits')}{traits}"
         listed = "id IN (SELECT value FROM json_each(?))"
         for which, value in (("id > ?", after), (listed, json.dumps([*again]))):
             rows = self._database.execute(
-                f"SELECT {columns} FROM objects WHERE NOT passing AND {which}",  # noqa: S608 -- our own constants
+                f"SELECT {_COLUMNS} FROM objects WHERE NOT passing AND {which}",  # noqa: S608 -- our own constants
                 (value,),
             )
             while part := rows.fetchmany(_READ):
@@ -361,11 +351,6 @@ class Store:
             )
             for number, *row in rows
         ]
-
-    def count_of(self, ids: range) -> int:
-        """Count the objects with ids in a range."""
-        query = "SELECT count(*) FROM objects WHERE id BETWEEN ? AND ?"
-        return int(self._database.execute(query, (ids.start, ids.stop - 1)).fetchone()[0])
 
     def remove(self, ids: Iterable[int]) -> None:
         """Delete objects by id, but not their vectors; call inside a transaction."""

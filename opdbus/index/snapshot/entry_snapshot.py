@@ -81,11 +81,8 @@ def path_of(store: Store, name: str = "entries") -> Path:
     return store.path.with_name(f"{name}.sealed")
 
 
-def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
-    """Load all permanent entries, from the snapshot if there is one; raises Damaged.
-
-    No snapshot exists while there are `unrendered` ids, whose traits are left empty.
-    """
+def load(store: Store) -> LoadedEntries:
+    """Load all permanent entries, from the snapshot if there is one; raises Damaged."""
     token = store.fact(SNAPSHOT_TOKEN)
     if token and (snapshot := snapshot_file.read(path_of(store), token)):
         last, changes, source_kinds = snapshot.about
@@ -96,7 +93,7 @@ def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
             new = entry_columns.read(store, moment.last, again)
             since = sorted(new.entries(range(len(new.ids))), key=lambda entry: entry.updated_at)
             return LoadedEntries(entries, changed, since, len(since) + len(changed), moment)
-    found = entry_columns.read(store, unrendered=unrendered)
+    found = entry_columns.read(store)
     return LoadedEntries(found, (), (), len(found.ids))
 
 

@@ -30,11 +30,9 @@ from opdbus.index.snapshot import entry_snapshot
 from opdbus.index.snapshot.entry_snapshot import LoadedEntries
 from opdbus.index.state_store.erasure import Eraser
 from opdbus.index.state_store.events import Changed, Event, Recorded
-from opdbus.index.state_store.migrator import Migrator
 from opdbus.index.state_store.transaction_writer import BuiltRecords, TransactionWriter
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
-from opdbus.index.storage.migration import Migration
 from opdbus.platform.metrics import Family
 from opdbus.platform.slices import batches, each, slices
 from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
@@ -50,7 +48,7 @@ class StateStore:
 
     `notify` is called on the event loop with each event. `clock` returns seconds since 1970, and
     `boot` identifies the boot of the host. `on_progress` is called on the event loop now and then
-    while a database is opened, recovered or migrated.
+    while a database is opened, recovered or brought up to this version's rules.
     """
 
     def __init__(
@@ -92,29 +90,21 @@ class StateStore:
         self._clock = clock
         self.boot = boot
         self._booted_at = booted_at
-        self._eraser = Eraser(
+        self.eraser = Eraser(
             self.archive,
             self.snapshot_writer,
             boot,
             self._now,
             lambda last: self.notify(Recorded(last)),
-        )
-        self.migrator = Migrator(
-            self.archive,
-            self._writer,
-            self._eraser,
-            self._now,
-            boot,
             on_progress,
-            self._on_rendered,
         )
         # number of running `publish` calls of each holder
         self._publishing: Counter[str] = Counter()
 
     @property
     def is_settled(self) -> bool:
-        """True if migration and index building have ended, so that results are final."""
-        return self.migrator.done.is_set() and self.indexes_built.is_set()
+        """True if no history is hidden and indexes are built, so that results are final."""
+        return self.eraser.checked.is_set() and self.indexes_built.is_set()
 
     async def build_indexes(self) -> None:
         """Build the full-text index, and wait for the fields: both change the order of hits."""
@@ -125,7 +115,7 @@ class StateStore:
 
     @property
     def generation(self) -> int:
-        """The number of transactions that changed objects, and of steps of migration."""
+        """The number of transactions that changed objects."""
         return self._writer.generation
 
     async def __aenter__(self) -> Self:
@@ -147,33 +137,22 @@ class StateStore:
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = self._now()
 
-        def load(store: Store) -> tuple[Migration | None, LoadedEntries]:
+        def load(store: Store) -> LoadedEntries:
             # values that are secret by this version's rules are redacted first
-            if left := migration.begin(store):
-                left = migration.redact_objects(store, left, at, self.boot)
-            return left, entry_snapshot.load(store, left.unrendered if left else range(0))
+            migration.migrate(store, at, self.boot)
+            return entry_snapshot.load(store)
 
-        left, loaded = await first(load)
-        await self._writer.load(loaded)
+        await self._writer.load(await first(load))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writer.generation = int(generation or 0)
         self.recorded_until = await self.archive.read(partial(_recorded_until, self.boot, at))
         booted_at = min(int(self._booted_at * 1e6) or at, at)
         self.since_last_run = await first(lambda store: begin(store, self.boot, at, booted_at))
-        if left is None:
-            self.migrator.finish()
-        if not self.archive.is_read_only:
-            self.archive.start(self.migrator.run())
+        await self.eraser.begin()
 
     def _now(self) -> int:
         """Return the time in microseconds since 1970."""
         return int(self._clock() * 1e6)
-
-    def _on_rendered(self) -> None:
-        """Mark vectors as incomplete after objects were rendered anew."""
-        self._writer.generation += 1
-        self.stale.set()
-        self.unstaged.set()
 
     async def __aexit__(self, *error: object) -> None:
         """Close the database, and cancel unfinished work."""
@@ -335,7 +314,7 @@ class StateStore:
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
         """Erase values from history; return the rows, and whether the files have no trace left."""
-        return await self.archive.shield(self._eraser.forget(target, cause))
+        return await self.archive.shield(self.eraser.forget(target, cause))
 
     async def release(self, holder: str) -> None:
         """Remove the transient objects of a holder; raises StoreError, and then tries again."""

@@ -69,7 +69,7 @@ class TransactionWriter:
         self.snapshot_writer = SnapshotWriter(
             archive, self.catalogue.view, self.fields, self.one_writer
         )
-        # number of transactions that changed objects, and of steps of migration
+        # number of transactions that changed objects
         self.generation = 0
         # (row, old digest, new digest) of rows of history whose distance is still to be computed
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)

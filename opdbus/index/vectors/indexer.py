@@ -80,8 +80,6 @@ class Indexer:
         delays = pauses(self._retry_seconds)
         while True:
             await self._memory.stale.wait()
-            # texts of an older version are about to be rendered anew
-            await self._memory.migrator.rendered.wait()
             self._memory.stale.clear()
             try:
                 await self._catch_up(await self._serving.embedder())
