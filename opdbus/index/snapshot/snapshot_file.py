@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from opdbus import __version__
 from opdbus.language import tables
-from opdbus.platform.regular_files import open_regular, set_aside
+from opdbus.platform.regular_files import open_regular, replace_file, set_aside
 from opdbus.state.object import Json
 
 # Arrays by name.
@@ -47,26 +47,12 @@ def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]
     # offsets count from the start of the file, before the header
     filled = [*_align_parts(parts, _HEAD.itemsize)]
     length = np.array(len(header), "<u4").tobytes()
-    new = path.with_suffix(".new")
-    try:
-        # O_EXCL and the mode make sure that nobody else can read the file
-        set_aside(new)
-        set_aside(path)
-        new.unlink(missing_ok=True)
-        made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(made, "wb") as file:
-            file.write(np.array(_sum([memoryview(length), *filled]), "<u4").tobytes())
-            file.write(length)
-            file.writelines(filled)
-            file.flush()
-            os.fdatasync(made)
-        new.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
-        # a failed write does not name its file
-        error.filename = error.filename or str(path)
-        raise
+    right = np.array(_sum([memoryview(length), *filled]), "<u4").tobytes()
+    set_aside(path)
+    # of a daemon that was killed meanwhile
+    for part in path.parent.glob(f".{path.name}.*.new"):
+        part.unlink()
+    replace_file(path, [right, length, *filled])
 
 
 def read(path: Path, token: str) -> SnapshotFile | None:
