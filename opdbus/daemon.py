@@ -282,18 +282,17 @@ class Daemon:
     async def _build_indexes(self) -> None:
         """Load terms and fields into memory; until then searches take longer.
 
-        Vectors are loaded before, since `ready` waits for them. Snapshots for the next start are
-        written afterwards.
+        Vectors are loaded before, since `ready` waits for them.
         """
         with suppress(OpDbusError):
             await self._vectors.current_index()
         await self._memory.words.ready()
-        await until_first_ends(self._memory.fields.run(), self._write_snapshots())
+        start(self._settle(), self._tasks)
+        await self._memory.fields.run()
 
-    async def _write_snapshots(self) -> None:
+    async def _settle(self) -> None:
         await self._memory.build_indexes()
         await self._refresh()
-        await self._memory.snapshot_writer.run()
 
     async def _follow_serving(self) -> None:
         """Log and announce each change of the serving engine."""

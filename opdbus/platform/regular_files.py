@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -67,11 +66,7 @@ def read_regular(path: Path, *, follow: bool = False) -> bytes:
 
 
 def replace_file(
-    path: Path,
-    content: str | Iterable[bytes | memoryview],
-    *,
-    mode: int = 0o600,
-    like: os.stat_result | None = None,
+    path: Path, text: str, *, mode: int = 0o600, like: os.stat_result | None = None
 ) -> None:
     """Replace a file at once, so that it survives a crash of the host; raises OSError.
 
@@ -83,8 +78,8 @@ def replace_file(
     part.unlink(missing_ok=True)
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines([content.encode()] if isinstance(content, str) else content)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
             if like:
                 os.fchown(file.fileno(), -1, like.st_gid)
                 # a user who may write here may not own what belongs to another
@@ -94,11 +89,8 @@ def replace_file(
             os.fsync(file.fileno())
         part.chmod(like.st_mode & 0o7777 if like else mode)
         part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        # a failed write does not name its file
-        error.filename = error.filename or str(path)
+    except OSError:
+        part.unlink(missing_ok=True)
         raise
     if hasattr(os, "O_DIRECTORY"):  # not on Windows
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -28,11 +28,7 @@ from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.history.verify import verify
-from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.database import connect_to_read
-from opdbus.index.database.quota import Usage
-from opdbus.index.database.store import Store
-from opdbus.index.snapshot import entry_snapshot
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.platform.tasks import cancel
 from opdbus.state import publish
@@ -192,8 +188,6 @@ def examine(state_dir: Path, copy: Path) -> dict[str, Any]:
         report = verify(history, [])
     assert report.problems == []
     found = {"texts": texts, "rows of history": report.rows}
-    with closing(Store(database)) as store:
-        found["entries not in the file"] = _same_entries(store)
     counts = [
         (len(vectors := _vectors(database, file)), file and _same_vectors(file, vectors, copy))
         for file in [*(state_dir / "vectors").glob("*.rows")] or [None]
@@ -214,17 +208,8 @@ def _vectors(database: Path, file: Path | None) -> dict[bytes, np.ndarray]:
         }
 
 
-def _same_entries(store: Store) -> int:
-    """Compare the entries that a start takes of a file with those in the database."""
-    loaded, catalogue = entry_snapshot.load(store), Catalogue(Usage())
-    catalogue.load(loaded.entries, loaded.changed, loaded.since)
-    there = {entry.id: entry for entry in store.entries(transient=False)}
-    assert {entry.id: entry for entry in catalogue} == there, "the file is not of the database"
-    return loaded.unwritten_changes
-
-
 def _same_vectors(file: Path, vectors: Mapping[bytes, np.ndarray], copy: Path) -> int:
-    """Compare a file of vectors with the database, and its signs with those made afresh."""
+    """Compare a file of vectors with the database, and what a copy gives."""
     dimension = len(next(iter(vectors.values())))
     sealed = SignQuantizedVectors(file, dimension)
     shutil.copy(file, copy)

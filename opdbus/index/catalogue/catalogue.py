@@ -89,18 +89,10 @@ class Catalogue:
         """Iterate over all entries, in no particular order."""
         return filter(None, map(self.view.at, self.view.used_places().tolist()))
 
-    def load(
-        self, columns: Columns, changed: Iterable[int] = (), since: Sequence[Entry] = ()
-    ) -> None:
-        """Add all entries at startup, when the catalogue is empty.
-
-        `changed` are ids in `columns` whose entries have since changed or been removed. `since` are
-        the current versions of the changed entries, and the new entries.
-        """
+    def load(self, columns: Columns) -> None:
+        """Add all entries at startup, when the catalogue is empty."""
         others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
         self.put_each(sorted(others, key=lambda entry: entry.updated_at))
-        self.remove(filter(None, map(self.view.entry, changed)))
-        self.put(since)
 
     def _add(self, columns: Columns, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Add entries of unknown objects that have one entry; return a mask of those added."""

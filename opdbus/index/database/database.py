@@ -69,20 +69,7 @@ CREATE TABLE drifts (
     PRIMARY KEY (plugin, kind, name)
 ) WITHOUT ROWID;
 """
-# Log of changed and removed objects, by which a snapshot is brought up to date. The triggers log
-# while there is a snapshot. Insertions need no log: new ids are higher.
-_CHANGE_LOG: Final = """
-CREATE TABLE changed (number INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL);
-CREATE TRIGGER objects_changed AFTER UPDATE ON objects
-WHEN EXISTS (SELECT 1 FROM facts WHERE name = 'sealed') BEGIN
-    INSERT INTO changed (id) VALUES (new.id);
-END;
-CREATE TRIGGER objects_left AFTER DELETE ON objects
-WHEN EXISTS (SELECT 1 FROM facts WHERE name = 'sealed') BEGIN
-    INSERT INTO changed (id) VALUES (old.id);
-END;
-"""
-_SCHEMA: Final = _TABLES_OF_OBJECTS + ledger.SCHEMA + _DRIFTS + _CHANGE_LOG
+_SCHEMA: Final = _TABLES_OF_OBJECTS + ledger.SCHEMA + _DRIFTS
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
 _TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Self
 from opdbus.errors import StoreError
 from opdbus.history.forget import Forgotten, Target, count_named, forget
 from opdbus.index.database.store import UNCLEAN, Store
-from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.state.object import ObjectId
@@ -66,14 +65,12 @@ class Eraser:
     def __init__(
         self,
         archive: Archive,
-        snapshot_writer: SnapshotWriter,
         boot: str,
         clock: Callable[[], int],
         on_rows: Callable[[int], None],
         on_progress: Callable[[], None],
     ) -> None:
         self._archive = archive
-        self._snapshot_writer = snapshot_writer
         self._boot = boot
         self._clock = clock
         self._on_rows = on_rows
@@ -198,7 +195,6 @@ class Eraser:
             steps = await self._archive.write(Store.clean_words)
             while await self._archive.write(lambda _: next(steps, False)):
                 pass
-            await self._snapshot_writer.forget()
             await self._archive.write(lambda store: store.set_fact(UNCLEAN, _IN_LOG))
         for _ in range(_TRIES):
             # the WAL has the replaced pages; others write between the attempts

@@ -17,8 +17,10 @@ from opdbus.history import change
 from opdbus.history.change import Cause
 from opdbus.history.forget import Forgotten, Target
 from opdbus.history.row_ages import Moment, RowAges
+from opdbus.index.catalogue import entry_columns
 from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.catalogue.declarations import Declarations, NoPairing
+from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.catalogue.transient_objects import TransientObjects
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
@@ -26,8 +28,6 @@ from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import ROOT, Usage, is_published, owned, require_owner
 from opdbus.index.database.records import begin
 from opdbus.index.database.store import Content, Entry, Record, Store
-from opdbus.index.snapshot import entry_snapshot
-from opdbus.index.snapshot.entry_snapshot import LoadedEntries
 from opdbus.index.state_store.erasure import Eraser
 from opdbus.index.state_store.events import Changed, Event, Recorded
 from opdbus.index.state_store.transaction_writer import BuiltRecords, TransactionWriter
@@ -67,7 +67,6 @@ class StateStore:
         self.catalogue = self._writer.catalogue
         self.fields = self._writer.fields
         self.words = self._writer.words
-        self.snapshot_writer = self._writer.snapshot_writer
         self.moved = self._writer.moved
         self.volatile = VolatileValues()
         self._transient = TransientObjects()
@@ -92,7 +91,6 @@ class StateStore:
         self._booted_at = booted_at
         self.eraser = Eraser(
             self.archive,
-            self.snapshot_writer,
             boot,
             self._now,
             lambda last: self.notify(Recorded(last)),
@@ -137,12 +135,12 @@ class StateStore:
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = self._now()
 
-        def load(store: Store) -> LoadedEntries:
+        def load(store: Store) -> Columns:
             # values that are secret by this version's rules are redacted first
             migration.migrate(store, at, self.boot)
-            return entry_snapshot.load(store)
+            return entry_columns.read(store)
 
-        await self._writer.load(await first(load))
+        self._writer.load(await first(load))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writer.generation = int(generation or 0)
         self.recorded_until = await self.archive.read(partial(_recorded_until, self.boot, at))

@@ -9,6 +9,7 @@ import numpy as np
 
 from opdbus.history.change import Cause, ChangeType
 from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind, PreparedEntries, prepare
+from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
     Committed,
@@ -22,9 +23,6 @@ from opdbus.index.database.store import Entry, Record, Store
 from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.fulltext.recent_words import Row
 from opdbus.index.fulltext.word_index import WordIndex
-from opdbus.index.snapshot import entry_snapshot
-from opdbus.index.snapshot.entry_snapshot import LoadedEntries
-from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 from opdbus.platform.slices import slices
@@ -66,9 +64,6 @@ class TransactionWriter:
         self.catalogue = Catalogue(usage)
         self.fields = FieldReader(archive, self.catalogue)
         self.words = WordIndex(archive, self.catalogue.view)
-        self.snapshot_writer = SnapshotWriter(
-            archive, self.catalogue.view, self.fields, self.one_writer
-        )
         # number of transactions that changed objects
         self.generation = 0
         # (row, old digest, new digest) of rows of history whose distance is still to be computed
@@ -78,19 +73,11 @@ class TransactionWriter:
         self._archive = archive
         self._boot = boot
 
-    async def load(self, loaded: LoadedEntries) -> None:
-        """Load all entries at start, and full-text index and fields if a snapshot has them."""
+    def load(self, columns: Columns) -> None:
+        """Load all entries at the start."""
         with gc_tuning.pause():
-            self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
-        self.snapshot_writer.note(loaded.unwritten_changes)
+            self.catalogue.load(columns)
         self.fields.begin()
-        if moment := loaded.moment:
-            words = await self._archive.read(lambda store: entry_snapshot.words(store, moment))
-            fields = await self._archive.read(lambda store: entry_snapshot.fields(store, moment))
-            if words:
-                await self.words.recall(words, loaded.changed)
-            if fields:
-                self.fields.load_snapshot(fields, loaded.changed)
 
     async def build(
         self,
@@ -164,7 +151,6 @@ class TransactionWriter:
 
         Other tasks run between the parts. Returns the change of each object.
         """
-        self.snapshot_writer.note(len(records) + len(gone))
         freed: list[int] = []
         changes: dict[ObjectId, ChangeKind] = {}
         for part in slices(gone, _AT_A_TIME):

@@ -15,7 +15,6 @@ from opdbus.history.ledger import UNCHECKED
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.records import REDACTED_BY, Recorder, draft, written_by
 from opdbus.index.database.store import UNCLEAN, Record, Store, StoredObject
-from opdbus.index.snapshot import entry_snapshot
 from opdbus.state import redact
 from opdbus.state.object import Json, StateObject, canonical
 
@@ -44,8 +43,6 @@ def migrate(store: Store, at: int, boot: str) -> None:
             f"the database {store.path} is read-only and of another op-dbus, which may have"
             " hidden less of what is secret: let the user that op-dbus runs as write it"
         )
-    # snapshots may contain names that are redacted now
-    entry_snapshot.remove(store)
     is_redacted = written.startswith(REDACTED_BY)
     with store.transaction():
         store.set_fact(WRITTEN, f"{REDACTED_BY if is_redacted else ''}{_HALFWAY}")

@@ -115,7 +115,6 @@ class Indexer:
                     return  # its successor serves, and has made the store stale
                 self._report(index)
                 computed += await self._embed(embedder, index, missing)
-                await asyncio.to_thread(index.write_snapshot)
                 if index.missing_texts(1) == missing[:1]:
                     return  # all of these are being changed, which makes the store stale
         self._report(index)
