@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import compress
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,6 @@ from opdbus.state.object import FILE, LIVE, PUBLISHED, UNIT, Identity, ObjectId,
 ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers may use any number of source names.
 MAX_SOURCES: Final = 100
-# From this many entries on, `put` works in columns: fewer do not repay making the arrays.
-_MANY: Final = 16
 # Object ids built at a time by lazy iteration.
 _MADE: Final = 128
 # Endings between a program's name and `.service` in the names of its units.
@@ -38,25 +35,6 @@ FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 def representative(entries: Sequence[Entry]) -> Entry:
     """Return the entry that represents an object: the first observed one, else the first."""
     return next((one for one in entries if one.identity.source != FILE), entries[0])
-
-
-class PreparedEntries(NamedTuple):
-    """Entries prepared for `Catalogue.put_made`, as rows and as columns."""
-
-    entries: Sequence[Entry]
-    columns: Columns
-    object_ids: Sequence[ObjectId]
-    # (entries,): no other one of these entries has the same object id
-    is_alone: NDArray[np.bool_]
-
-
-def prepare(entries: Sequence[Entry]) -> PreparedEntries:
-    """Convert entries to columns for `Catalogue.put_made`; may run on any thread."""
-    columns = Columns()
-    columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
-    return PreparedEntries(
-        entries, columns, [each.identity.object_id for each in entries], columns.is_alone()
-    )
 
 
 class Catalogue:
@@ -92,7 +70,7 @@ class Catalogue:
     def load(self, columns: Columns) -> None:
         """Add all entries at startup, when the catalogue is empty."""
         others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
-        self.put_each(sorted(others, key=lambda entry: entry.updated_at))
+        self.put(sorted(others, key=lambda entry: entry.updated_at))
 
     def _add(self, columns: Columns, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Add entries of unknown objects that have one entry; return a mask of those added."""
@@ -106,25 +84,6 @@ class Catalogue:
         self._by_name.add_each(names[new], places)
         self._count(places)
         return is_new
-
-    def _replace(
-        self, columns: Columns, object_ids: Sequence[ObjectId], is_alone: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Replace known entries of objects that have one entry; return a mask of those replaced.
-
-        Entries are matched by id.
-        """
-        places = self.view.places.find_each(np.frombuffer(columns.ids, np.int64)).astype(np.intp)
-        is_known: NDArray[np.bool_] = is_alone & (places >= 0)
-        if self._shared:
-            is_known &= [object_id not in self._shared for object_id in object_ids]
-        known = np.flatnonzero(is_known)
-        self._use(places[known], -1)
-        before = self.view.texts[places[known]]
-        texts = self.texts.move(before, columns.digest_rows()[known])
-        self.view.replace(columns, known, places[known], texts)
-        self._use(places[known], 1)
-        return is_known
 
     def _count(self, places: NDArray[np.intp]) -> None:
         """Count the entries of new objects in `sources` and `usage`."""
@@ -152,34 +111,11 @@ class Catalogue:
                     owner, view.source_kinds[number], sign * counts[number]
                 )
 
-    def put(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
-        """Insert or replace entries, and return the change of each object."""
-        if len(entries) < _MANY:
-            return self.put_each(entries)
-        changes, others = self.put_made(prepare(entries))
-        return changes | self.put_each(others)
+    def put(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
+        """Insert or replace entries, and return the change of each object.
 
-    def make_room(self, count: int) -> None:
-        """Reserve room for `count` more entries; may run on any thread while nothing is put."""
-        self._by_object_id.make_room(count, self.view.end + count - 1)
-        self._by_name.make_room(count, self.view.end + count - 1)
-        self.texts.make_room(count)
-        self.view.make_room(count)
-
-    def put_made(self, new: PreparedEntries) -> tuple[dict[ObjectId, ChangeKind], list[Entry]]:
-        """Insert or replace entries, and return the change of each object and the entries left.
-
-        The entries left belong to objects with several entries. Pass them to `put_each`, whose
-        changes replace those returned here.
+        Of several changes of an object, the first counts.
         """
-        is_new = self._add(new.columns, new.is_alone)
-        is_known = self._replace(new.columns, new.object_ids, new.is_alone & ~is_new)
-        changes: dict[ObjectId, ChangeKind] = dict.fromkeys(new.object_ids, "added")
-        changes |= dict.fromkeys(compress(new.object_ids, is_known), "changed")
-        return changes, [*compress(new.entries, ~(is_new | is_known))]
-
-    def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
-        """Insert or replace entries one by one, and return the change of each object."""
         changes: dict[ObjectId, ChangeKind] = {}
         for entry in entries:
             object_id = entry.identity.object_id

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from opdbus.history.change import Cause, ChangeType
-from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind, PreparedEntries, prepare
+from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind
 from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
@@ -29,12 +29,8 @@ from opdbus.platform.slices import slices
 from opdbus.state.object import Identity, ObjectId, StateObject
 
 _MAX_MOVED: Final = 10_000
-# Entries applied to the catalogue in one turn of the event loop, some milliseconds' work: one by
-# one, and as columns built on a thread.
-_AT_A_TIME: Final = 200
-_MADE: Final = 1000
-# Below this number of entries, columns built on a thread are slower than one by one.
-_FEW: Final = 100
+# Entries applied to the catalogue in one turn of the event loop: some milliseconds' work.
+_AT_A_TIME: Final = 50
 
 
 class BuiltRecords(NamedTuple):
@@ -158,9 +154,9 @@ class TransactionWriter:
             changes |= self.catalogue.remove(part)
             self.fields.drop(part)
             await asyncio.sleep(0)
-        for part in slices(entries, _MADE):
-            is_few = len(part) < _FEW
-            changes |= self.catalogue.put(part) if is_few else await self._put_columns(part)
+        for part in slices(entries, _AT_A_TIME):
+            # of several changes of an object the first counts
+            changes = self.catalogue.put(part) | changes
             self.fields.touch(part)
             await asyncio.sleep(0)
         if self.words.is_kept:
@@ -175,19 +171,3 @@ class TransactionWriter:
 
             await self.words.change(freed, await self._archive.prepare(rows))
         return changes
-
-    async def _put_columns(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
-        """Put many entries into the catalogue, as columns that are built on a thread."""
-
-        def build() -> PreparedEntries:
-            # reserving room may move the catalogue's arrays
-            self.catalogue.make_room(len(entries))
-            return prepare(entries)
-
-        changes, others = self.catalogue.put_made(await self._archive.prepare(build))
-        several: dict[ObjectId, ChangeKind] = {}
-        for part in slices(others, _AT_A_TIME):
-            await asyncio.sleep(0)
-            # of several changes of an object the first counts
-            several = self.catalogue.put_each(part) | several
-        return changes | several
