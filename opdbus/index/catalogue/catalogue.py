@@ -1,7 +1,7 @@
 """In-memory table of all entries, found by identity, object id, name, source and kind."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal, TypeAlias
 
@@ -12,7 +12,6 @@ from opdbus.errors import UnknownObject
 from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.catalogue.hash_table import HashTable
-from opdbus.index.catalogue.listing_order import ListingOrder, in_order
 from opdbus.index.catalogue.shared_objects import SharedObjects, SharedRows
 from opdbus.index.catalogue.text_table import TextTable
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -35,6 +34,26 @@ FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 def representative(entries: Sequence[Entry]) -> Entry:
     """Return the entry that represents an object: the first observed one, else the first."""
     return next((one for one in entries if one.identity.source != FILE), entries[0])
+
+
+class ListingOrder:
+    """Cached listing order of all objects, sorted anew only after objects were added or removed."""
+
+    def __init__(self, known: Callable[[], Sequence[ObjectId]]) -> None:
+        self._known = known
+        # `Catalogue._membership_version` when sorted, and the sorted objects
+        self._ordered: tuple[int, Sequence[ObjectId]] = 0, ()
+
+    def all(self, version: int) -> Sequence[ObjectId]:
+        """Return all objects in order, sorted anew if `version` differs from the last call."""
+        done, order = self._ordered
+        if done != version:
+            known = {*self._known()}
+            # two sorted runs, which Timsort merges in one pass
+            kept = [object_id for object_id in order if object_id in known]
+            order = sorted([*kept, *sorted(known - set(kept))])
+            self._ordered = version, order
+        return order
 
 
 class Catalogue:
@@ -375,3 +394,16 @@ class Catalogue:
             return sorted({*self.view.names.of(places.tolist())})
         numbers = distinct(self.view.source_kind_ids[places]).tolist()
         return sorted({self.view.source_kinds[number][1 + depth] for number in numbers if number})
+
+
+def in_order(view: EntryView, places: NDArray[np.intp]) -> list[ObjectId]:
+    """Return the distinct object ids of the entries at places, in listing order."""
+    source_kinds, ids = view.source_kinds, view.source_kind_ids[places]
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for number in distinct(ids).tolist():
+        numbers.setdefault(source_kinds[number][1:], []).append(number)
+    found: list[ObjectId] = []
+    for kind in sorted(numbers):
+        names = {*view.names.of(places[np.isin(ids, numbers[kind])].tolist())}
+        found += [ObjectId(*kind, name) for name in sorted(names)]
+    return found

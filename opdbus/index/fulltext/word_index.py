@@ -1,6 +1,7 @@
 """The in-memory full-text index: postings as of one moment, and the terms changed since."""
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
+from opdbus.history.full_text import TOKENIZED
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext import postings
 from opdbus.index.fulltext.postings import Having, Postings
 from opdbus.index.fulltext.recent_words import RecentWords, Row
-from opdbus.index.fulltext.stemmer import Stemmer
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 from opdbus.platform.slices import parts
@@ -32,6 +33,39 @@ _PAUSES: Final = 20
 # A search waits for the first build over at most this many objects, and at most this long.
 _FEW: Final = 20_000
 _PATIENCE_SECONDS: Final = 0.5
+# Terms in the cache of stems; a full cache is emptied.
+_KEPT_TERMS: Final = 1024
+
+
+class Stemmer:
+    """Tokenizer and stemmer of query terms, with a cache; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.executescript(
+            f"CREATE VIRTUAL TABLE asked USING fts5 (term, {TOKENIZED});"
+            "CREATE VIRTUAL TABLE stems USING fts5vocab (asked, instance)"
+        )
+        self._known: dict[str, list[bytes]] = {}
+
+    def __del__(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def of(self, term: str) -> list[bytes]:
+        """Return the stems of a term's words, in order; a phrase has several."""
+        if term not in self._known:
+            if len(self._known) >= _KEPT_TERMS:
+                self._known.clear()
+            self._known[term] = self._read(term)
+        return self._known[term]
+
+    def _read(self, term: str) -> list[bytes]:
+        run = self._database.execute
+        run("INSERT INTO asked (term) VALUES (?)", (term,))
+        found = run("SELECT term FROM stems ORDER BY offset").fetchall()
+        run("DELETE FROM asked")
+        return [stem.encode() for (stem,) in found]
 
 
 class Term(NamedTuple):

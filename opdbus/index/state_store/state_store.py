@@ -21,7 +21,6 @@ from opdbus.index.catalogue import entry_columns
 from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.catalogue.declarations import Declarations, NoPairing
 from opdbus.index.catalogue.entry_columns import Columns
-from opdbus.index.catalogue.transient_objects import TransientObjects
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -41,6 +40,35 @@ from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
 _PART: Final = 2_000
 # Texts that are looked up at a time: a millisecond's work.
 _TEXTS: Final = 1_024
+
+
+class TransientObjects:
+    """Map between transient objects and the D-Bus connections that hold them."""
+
+    def __init__(self) -> None:
+        self._holder: dict[Identity, str] = {}
+        self._held: dict[str, set[Identity]] = {}
+
+    def held_by(self, holder: str) -> frozenset[Identity]:
+        """Return the objects that a connection holds."""
+        return frozenset(self._held.get(holder, ()))
+
+    def add(self, identities: Iterable[Identity], holder: str) -> None:
+        """Assign objects to a connection, in place of the one that held them."""
+        for identity in identities:
+            self.discard([identity])
+            self._holder[identity] = holder
+            self._held.setdefault(holder, set()).add(identity)
+
+    def discard(self, identities: Iterable[Identity]) -> None:
+        """Forget objects that were removed or became permanent."""
+        for identity in identities:
+            holder = self._holder.pop(identity, None)
+            if holder is None:
+                continue
+            self._held[holder].discard(identity)
+            if not self._held[holder]:
+                del self._held[holder]
 
 
 class StateStore:
