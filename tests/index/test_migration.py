@@ -63,8 +63,8 @@ def render_otherwise(path: Path, written: str) -> None:
     """Have texts, words and traits be those of a version with other rules."""
     with closing(sqlite3.connect(path)) as other, other:
         other.execute(
-            "UPDATE objects SET text = 'old ' || text, words = '', traits = x'00' || substr("
-            "traits, 2), text_digest = x'00' || substr(text_digest, 2)"
+            "UPDATE objects SET text = 'old ' || text, words = '',"
+            " traits = zeroblob(length(traits)), text_digest = zeroblob(length(text_digest))"
         )
     disown(path, written)
 
