@@ -114,10 +114,10 @@ def test_a_migration_that_was_ended_begins_again(
     render_otherwise(path, "redaction 0, text 0")
     original, count = migration._migrate_batch, iter(range(9))
 
-    def fail_later(*given: Any) -> None:
+    def fail_later(*given: Any) -> bool:
         if next(count):
             raise StoreError("op-dbus is stopping: nothing of this was kept")
-        original(*given)
+        return original(*given)
 
     with monkeypatch.context() as patch:
         patch.setattr(migration, "_migrate_batch", fail_later)

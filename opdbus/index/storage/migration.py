@@ -48,17 +48,22 @@ def migrate(store: Store, at: int, boot: str) -> None:
         store.set_fact(WRITTEN, f"{REDACTED_BY if is_redacted else ''}{_HALFWAY}")
         if not is_redacted and (last or store.ledger.newest()[0]):
             hide_history(store)
-    after = 0
+    after, is_altered = 0, False
     while rows := store.stored(after, last, AT_A_TIME):
-        _migrate_batch(store, rows, at, boot)
+        is_altered |= _migrate_batch(store, rows, at, boot)
         after = rows[-1].id
+    if is_altered:
+        # erase the words of secrets from the full-text index
+        for _ in store.clean_words():
+            store.require_running()
     with store.transaction():
         store.set_fact(WRITTEN, written_by())
     if last:
         log.info("migrated", objects=last, history=unchecked(store))
 
 
-def _migrate_batch(store: Store, rows: list[StoredObject], at: int, boot: str) -> None:
+def _migrate_batch(store: Store, rows: list[StoredObject], at: int, boot: str) -> bool:
+    """Store objects by the current rules; return whether one of them had a secret."""
     items = [_redact(store, row) for row in rows]
     altered = [
         row
@@ -79,6 +84,7 @@ def _migrate_batch(store: Store, rows: list[StoredObject], at: int, boot: str) -
         # remove first: a redacted name makes another object, which may exist already
         store.remove(row.id for row in altered)
         store.put(changed)
+    return bool(altered)
 
 
 def _redact(store: Store, row: StoredObject) -> StateObject:
