@@ -647,8 +647,8 @@ _FOREIGN_REFUSED: Final = {"hybrid": 0.96, "vector": 0.95, "lexical": 0.97}
 _HEAD: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
 # and the mode. Level, mode, the chance that a question has an answer here, below which what was
-# found is weak; the weights of the features in index/ranking/confidence.py for that chance, and
-# for the chance that a hit is right, the constant ones first.
+# found is weak; the weights of the features in index/ranking/confidence.py for that chance, and for
+# the chance that a hit is right, the constant ones first.
 # Written by `benchmarks/answers/run.py fit`.
 """
 

@@ -126,8 +126,15 @@ async def cost(client: Client, idle: float) -> dict[str, Any]:
         for unit, before in used.items()
     }
     found["MiB"] = {unit: memory(unit) for unit in used}
+    found["state MiB"] = _folder_mib(DATABASE.parent)
     found["exposure"] = run("systemd-analyze", "security", UNIT).splitlines()[-1].split()[-3]
     return found
+
+
+def _folder_mib(folder: Path) -> float:
+    return round(
+        sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) / 2**20, 1
+    )
 
 
 def _highest_mib(pid: int) -> float:
@@ -409,8 +416,7 @@ class Day:
 
     async def _sample(self) -> None:
         while True:
-            files = sum(each.stat().st_size for each in DATABASE.parent.glob("memory.db*"))
-            row = {**memory(UNIT), "database": round(files / 2**20, 2)}
+            row = {**memory(UNIT), "state": _folder_mib(DATABASE.parent)}
             self.samples.setdefault(self.minute, []).append(row)
             await asyncio.sleep(_SAMPLE_SECONDS)
 
