@@ -73,8 +73,8 @@ LEVEL: Final = "static"
 PRECISION: Final = "fp32"
 _BATCH: Final = 500
 _LOADED_AT_ONCE: Final = 4
-_TASKS: Final = "SELECT count(*) FROM opdbus.embedding_task"
-_VECTORS: Final = "SELECT count(*) FROM opdbus.vector"
+_TEXTS: Final = "SELECT count(*) FROM opdbus.text"
+_LACKING: Final = "SELECT (SELECT count(*) FROM opdbus.text) - (SELECT count(*) FROM opdbus.vector)"
 
 
 class FleetServer:
@@ -327,7 +327,7 @@ async def measure_hosts(given: argparse.Namespace, folder: Path) -> dict[str, An
         loaded = time.perf_counter() - began
         total = sum(map(len, hosts))
         report["load"] = {"s": round(loaded, 1), "objects a second": round(total / loaded)}
-        await server.until(_TASKS, 0)
+        await server.until(_LACKING, 0)
         report["every vector s"] = round(time.perf_counter() - began, 1)
         report["stored"] = await stored(server)
         say(report)
@@ -420,6 +420,8 @@ async def measure_workers(given: argparse.Namespace, folder: Path) -> dict[str, 
         async with link, postgres.connected(*server.admin) as connection:
             await fleet_level.change_level(connection, settings)
             await host.load(link)
+            # from then on the fleet knows the model
+            await work(server, connection, 1, given.level)
             for _ in range(given.rounds):
                 for count, measured in rates.items():
                     rate, cost = await work(server, connection, count, given.level)
@@ -464,10 +466,10 @@ async def work(
             if '"engine ready"' in line:
                 break
     await asyncio.sleep(2)
-    total = await connection.fetchval(_TASKS)
+    total = await connection.fetchval(_TEXTS)
     used, began = sum(cpu_seconds(each.pid) for each in workers), time.perf_counter()
     await connection.execute("UPDATE opdbus.embedding_task SET not_before = now()")
-    await server.until(_TASKS, 0)
+    await server.until(_LACKING, 0)
     seconds = time.perf_counter() - began
     used = sum(cpu_seconds(each.pid) for each in workers) - used
     for process in workers:

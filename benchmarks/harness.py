@@ -197,7 +197,7 @@ def write(given: Namespace, found: dict[str, Any]) -> None:
     """Print a report with the day and the machine, and write it where `--json` says."""
     head = {"date": f"{datetime.now(UTC):%F}", "op-dbus": __version__}
     head |= {"machine": describe().line, "python": platform.python_version()}
-    text = json.dumps(head | {"load": round(os.getloadavg()[1], 1)} | found, indent=1)
+    text = json.dumps(head | {"load average": round(os.getloadavg()[1], 1)} | found, indent=1)
     # innermost lists and objects on a line of their own
     text = _INNERMOST.sub(lambda match: re.sub(r"\n\s*", " ", match[0]), text)
     print(text)
