@@ -5,9 +5,9 @@
 #   make fleet        a fleet: its server, this machine, two simulated hosts, questions over all
 #   make test         ruff, mypy and pytest: what CI runs
 #   make test-all     what that leaves out; its results into benchmarks/results/
-#   make docs         the generated parts of README.md, docs/ and etc/op-dbus/op-dbus.env
-#   make bench        the figures in docs/performance.md, into benchmarks/results/
-#   make bench-engine the engine's figures and its peers', which takes more than an hour
+#   make docs         the tables of docs/ that code decides, etc/op-dbus/op-dbus.env, the man pages
+#   make bench        every figure that README and docs quote, into benchmarks/results/: 75 minutes
+#   make bench-host   what it costs a host that is booted from this machine's files, as root
 #   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own
 #   make soak         ten minutes of hostile and friendly clients together
 #   make models       the official models of all levels, from the Python index
@@ -27,6 +27,7 @@
 
 PREFIX ?= /usr/local
 PEERS ?= .peers
+REPORT ?= benchmarks/results/host.json
 CLIENTS := .clients
 PYTHON ?= python3
 # The service may not see a Python that lies in somebody's home.
@@ -50,7 +51,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run fleet test test-all models docs bench bench-engine fuzz soak peers clients onnxruntime-gpu install packages packages-test wheel image uninstall clean made_anew
+.PHONY: run fleet test test-all models docs bench bench-host fuzz soak peers clients onnxruntime-gpu install packages packages-test wheel image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -81,13 +82,14 @@ docs: $(VENV)/tested
 	$(BIN)/python systemd/manual
 	PYTHONPATH=.:tests $(BIN)/python tests/scripts/make_docs.py
 
-bench: $(VENV)/tested
+bench: $(VENV)/tested peers
 	$(BIN)/python benchmarks/report.py
 
-bench-engine: $(VENV)/tested peers
-	$(BIN)/op-dbus bench --random --long --json benchmarks/results/$$(date -u +%F)-engine.json
-	$(BIN)/python benchmarks/engine/peer_comparison.py --venvs "$(PEERS)" --random \
-		--json benchmarks/results/$$(date -u +%F)-engine-peers.json --chart benchmarks/results
+# the checkout is at /mnt/code there
+bench-host: $(VENV)/tested
+	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/build/host PREFIX=/usr/local EXTRAS="$(chosen)"
+	PYTHONPATH=tests LAYER=$(CURDIR)/build/host $(BIN)/python -m system.booting dbus \
+		/usr/local/lib/op-dbus/bin/python /mnt/code/benchmarks/host/day.py >$(REPORT)
 
 fuzz: $(VENV)/tested
 	PYTHONPATH=tests $(BIN)/python -m fuzz

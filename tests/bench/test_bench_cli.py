@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from docs_parts import engine as engine_part
 from harness.machines import host
 from harness.running import environment, is_alive
 
@@ -98,23 +97,6 @@ def test_bench_prints_plain_tables(benched: tuple[Report, str]) -> None:
 def test_bench_report_survives_json(benched: tuple[Report, str]) -> None:
     """Read back exactly the report that was written."""
     assert decode(Report, json.loads(benched[0].to_json())) == benched[0]
-
-
-def test_the_docs_take_the_report(benched: tuple[Report, str], tmp_path: Path) -> None:
-    """Write the newest report's figures into the docs, and say so where there is none."""
-    assert "No report" in engine_part.engine(tmp_path)
-    for day, version in (("2026-01-01", "old"), ("2026-01-02", "new")):
-        written = replace(benched[0], date=f"{day} {version}")
-        (tmp_path / f"{day}-engine.json").write_text(written.to_json())
-    text = engine_part.engine(tmp_path)
-    assert "2026-01-02-engine.json" in text
-    assert "2026-01-01" not in text
-    for part in (
-        "a single text",
-        "400 texts streamed",
-        "GFLOP/s",
-    ):
-        assert part in text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

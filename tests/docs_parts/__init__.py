@@ -1,1 +1,1 @@
-"""The generated parts of README.md and docs/: settings, figures, the bus, the map of modules."""
+"""The tables of docs/ that code decides: settings, metrics, the bus, limits, volatile fields."""

@@ -1,12 +1,9 @@
-"""Tables as Markdown writes them, and where the committed results lie."""
+"""Tables as Markdown writes them."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -14,10 +11,3 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(heads), *map(list, rows)]
     written = [f"| {' | '.join(cells)} |" for cells in lines]
     return "\n".join([written[0], "|" + "---|" * len(lines[0]), *written[1:]])
-
-
-def newest(kind: str = "", results: Path = RESULTS) -> tuple[str, Any] | None:
-    """Read the newest committed report of a kind: its file's name, and what it holds."""
-    day = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]"
-    path = max(results.glob(f"{day}{kind and '-'}{kind}.json"), default=None)
-    return (path.name, json.loads(path.read_text(encoding="utf-8"))) if path else None

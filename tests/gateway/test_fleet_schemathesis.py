@@ -1,4 +1,4 @@
-"""The fleet's routes of docs/openapi.json, played against a gateway with a fleet."""
+"""The fleet's routes of /openapi.json, played against a gateway with a fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.gateways import TOKEN, Gateway
 
-from gateway.test_host_schemathesis import CHECKS, PROGRAM, ROOT
+from gateway.test_host_schemathesis import CHECKS, PROGRAM
 
 if TYPE_CHECKING:
     from harness.known_fleet import KnownFleet
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clients
 def test_no_fault_and_no_undocumented_answer(
     served: Running, known: KnownFleet, tmp_path: Path
 ) -> None:
-    """Answer all that schemathesis makes of the file with what the file says, and never 5xx."""
+    """Answer all that schemathesis makes of the description with what that says, and never 5xx."""
     program = os.environ.get("SCHEMATHESIS", str(PROGRAM))
     if not Path(program).exists():
         pytest.skip("there is no schemathesis: `make clients`")
@@ -32,8 +32,7 @@ def test_no_fault_and_no_undocumented_answer(
     settings = {"HTTP_TOKEN_FILE": token, **known.settings}
     with Gateway(served, tmp_path, "--listen", "127.0.0.1:0", **settings) as gateway:
         command = [
-            *(program, "run", str(ROOT / "docs/openapi.json")),
-            *("--url", f"http://127.0.0.1:{gateway.port('http')}"),
+            *(program, "run", f"http://127.0.0.1:{gateway.port('http')}/openapi.json"),
             *("-H", f"Authorization: Bearer {TOKEN}", "--include-path-regex", "^/fleet/"),
             *("--checks", CHECKS, "--max-examples", "30", "--phases", "coverage,fuzzing"),
             *("--request-timeout", "60", "--continue-on-failure", "--no-color"),
