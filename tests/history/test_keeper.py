@@ -269,7 +269,7 @@ def counted(path: Path) -> tuple[int, int, int, int]:
             reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 -- our own
             for table in ("history", "sentences", "sentence_words")
         )
-        return rows, sentences, words, json.loads(end)[3]
+        return rows, sentences, words, json.loads(end)[2]
 
 
 @pytest.mark.parametrize(
