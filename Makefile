@@ -85,8 +85,8 @@ bench: $(VENV)/tested
 	$(BIN)/python benchmarks/report.py
 
 bench-engine: $(VENV)/tested peers
-	$(BIN)/op-dbus bench --random --long --json benchmarks/results/$$(date -u +%F)-engine.json
-	$(BIN)/python benchmarks/engine/peer_comparison.py --venvs "$(PEERS)" --random \
+	$(BIN)/op-dbus bench --json benchmarks/results/$$(date -u +%F)-engine.json
+	$(BIN)/python benchmarks/engine/peer_comparison.py --venvs "$(PEERS)" \
 		--json benchmarks/results/$$(date -u +%F)-engine-peers.json --chart benchmarks/results
 
 fuzz: $(VENV)/tested

@@ -10,8 +10,6 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 from peer_processes import OURS
 
-from opdbus.bench.report_tables import headline
-
 if TYPE_CHECKING:
     from peer_comparison import Comparison, PeerReport
 
@@ -48,7 +46,7 @@ def draw(report: PeerReport, level: str, folder: Path) -> tuple[Path, Path]:
     [comparison] = [found for found in report.comparisons if found.level == level]
     svg, png = folder / f"peers-{level}.svg", folder / f"peers-{level}.png"
     with rc_context({"svg.hashsalt": "op-dbus", "font.size": 9.5, "text.color": INK}):
-        figure = _figure(comparison, headline(report))
+        figure = _figure(comparison, report.headline)
         figure.savefig(png, dpi=144)
         figure.savefig(svg, metadata={"Date": None})
     svg.write_text(with_dark(svg.read_text(encoding="utf-8")), encoding="utf-8")

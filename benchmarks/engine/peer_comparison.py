@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +33,33 @@ from peer_processes import (
     Workspace,
     export,
 )
-from rich.console import Console
 
 from opdbus import __version__, config
 from opdbus.bench import machine, texts
-from opdbus.bench.benchmark import Options, find_tasks
-from opdbus.bench.figures import Report, decode
-from opdbus.bench.report_tables import escape_markup, headline, make_table, show_rate
+from opdbus.bench.machine import Machine
+from opdbus.bench.measures import find_levels
+from opdbus.cli import output
 from opdbus.engine import cpus
 from opdbus.engine.tokenizer import Tokenizer
-from opdbus.models.level_table import ON_PROVIDERS, TOKENIZER
+from opdbus.models import folder
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS, TOKENIZER
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from opdbus.bench.engine import Task
-    from opdbus.bench.measures import Notify, Subject
+Notify = Callable[[str], None]
 
 # Texts of each kind whose vectors are compared with the reference's, and the batch size.
 _CHECKED: Final = 32
 _CHECKED_BATCH: Final = 8
 # Large enough that no text is cut when its tokens are counted.
 _MAX_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The model to compare with: its level, its name and its folder."""
+
+    level: str
+    name: str
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +163,27 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerReport(Report):
-    """One run of the comparison on one machine; older reports have the engine's figures as well."""
+class PeerReport:
+    """One run of the comparison on one machine."""
 
+    date: str
+    version: str
+    machine: Machine
     comparisons: tuple[Comparison, ...] = ()
 
-    def content(self) -> dict[str, Any]:
-        """Return the report for JSON, with derived figures."""
-        content = super(PeerReport, self).content()
+    @property
+    def headline(self) -> str:
+        """The machine and the date in one line."""
+        return f"{self.machine.line}, {self.date}"
+
+    def to_json(self) -> str:
+        """Return the report as JSON, with derived figures."""
+        content = asdict(self)
         for written, comparison in zip(content["comparisons"], self.comparisons, strict=True):
             for row, figure in zip(written["figures"], comparison.figures, strict=True):
                 row["rate"] = round(figure.rate, 2)
             written["ratios"] = [asdict(ratio) for ratio in comparison.ratios()]
-        return content
-
-
-def from_json(text: str) -> PeerReport:
-    """Parse the JSON of a report; derived figures are computed again."""
-    return decode(PeerReport, json.loads(text))
+        return json.dumps(content, indent=1) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,78 +342,61 @@ def _unit(rows: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     return unit
 
 
-def comparison_tables(comparison: Comparison) -> Iterator[Table]:
-    """Yield rich's tables: the contenders, then one for each kind of texts."""
-    yield _entries(comparison)
-    for kind in comparison.tokens:
-        yield _figures(comparison, kind)
-
-
-def _entries(comparison: Comparison) -> Table:
+def print_comparison(comparison: Comparison) -> None:
+    """Print the contenders, then texts a second by texts a call for each kind of texts."""
     columns = ("", "precision", "cosine to fp32, worst", "load s", "memory MiB", "with")
     rows = [(entry.name, *_cells(entry)) for entry in comparison.entries]
-    return make_table(f"{comparison.level}: {comparison.model}", columns, rows)
+    print(f"\n{comparison.level}: {comparison.model}")
+    output.print_table(columns, rows)
+    for kind in comparison.tokens:
+        _print_figures(comparison, kind)
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     if entry.failure:
-        return ("failed", "", "", "", escape_markup(entry.failure))
+        return ("failed", "", "", "", entry.failure)
     cosine = "" if entry.cosine_min is None else f"{entry.cosine_min:.5f}"
     versions = ", ".join(f"{name} {version}" for name, version in entry.versions.items())
     settings = f"{entry.settings}, {entry.threads} threads; {versions}"
     load, rss = f"{entry.load_seconds:.1f}", f"{entry.rss / (1 << 20):.0f}"
-    return (entry.precision, cosine, load, rss, escape_markup(settings))
+    return (entry.precision, cosine, load, rss, settings)
 
 
-def _figures(comparison: Comparison, texts: str) -> Table:
-    """Return the table of texts a second by texts a call, with ratios to op-dbus."""
+def _print_figures(comparison: Comparison, texts: str) -> None:
+    """Print the table of texts a second by texts a call, with ratios to op-dbus."""
     batches = sorted(
         {each.batch for each in comparison.figures if each.texts == texts and not each.whole}
     )
-    title = f"{texts} texts of {comparison.tokens[texts]:.0f} tokens, texts/s by texts a call"
+    print(f"\n{texts} texts of {comparison.tokens[texts]:.0f} tokens, texts/s by texts a call")
     rows = []
     ratios = {ratio.contender: ratio for ratio in comparison.ratios() if ratio.texts == texts}
     for entry in comparison.entries:
         rates = comparison.of(entry.name, texts, whole=False)
-        cells = [show_rate(rates.get(batch, 0.0)) for batch in batches]
+        found = [*(rates.get(batch, 0.0) for batch in batches), comparison.best(entry.name, texts)]
         ratio = ratios.get(entry.name)
-        cells += [
-            show_rate(comparison.best(entry.name, texts)),
-            f"{ratio.best:.2f}x" if ratio else "",
-        ]
-        rows.append((entry.name, *cells))
-    return make_table(title, ("", *map(str, batches), "best", "op-dbus is"), rows)
+        cells = [f"{rate:,.0f}" if rate else "-" for rate in found]
+        rows.append((entry.name, *cells, f"{ratio.best:.2f}x" if ratio else ""))
+    output.print_table(("", *map(str, batches), "best", "op-dbus is"), rows)
 
 
 def compare_levels(
-    options: Options,
+    levels: Sequence[str],
+    plan: Plan,
     settings: config.Config,
     venvs: Path,
-    environ: Mapping[str, str],
     notify: Notify,
 ) -> PeerReport:
     """Compare the levels whose models run on a provider; raises InvalidArgs and ModelError."""
+    comparisons = []
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
-        tasks = find_tasks(options, settings, Path(scratch))
-        found = [
-            compare(
-                CONTENDERS,
-                task.subject,
-                _plan(task),
-                Workspace(venvs, task.scratch, environ),
-                notify,
-            )
-            for task in tasks
-            if task.subject.level in ON_PROVIDERS
-        ]
+        for level in find_levels(levels, settings):
+            if level in ON_PROVIDERS:
+                model = folder.load_model(LEVELS[level], settings)
+                place = Workspace(venvs, Path(scratch), os.environ)
+                subject = Subject(level, model.name, model.folder)
+                comparisons.append(compare(CONTENDERS, subject, plan, place, notify))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
-    here = machine.describe()
-    return PeerReport(today, __version__, here, quick=options.quick, comparisons=tuple(found))
-
-
-def _plan(task: Task) -> Plan:
-    effort = task.effort
-    return Plan(texts.kinds(effort.compared), effort.sizes, effort.rounds)
+    return PeerReport(today, __version__, machine.describe(), tuple(comparisons))
 
 
 def main() -> None:
@@ -413,27 +404,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venvs", type=Path, default=Path(".peers"), help="[.peers]")
     parser.add_argument("--level", dest="levels", action="append", default=[], help="only this")
-    parser.add_argument("--random", action="store_true", help="random weights where no model is")
-    parser.add_argument("--quick", action="store_true", help="few texts, one round")
-    parser.add_argument("--rounds", type=int, default=0, help="the median counts [3]")
+    parser.add_argument("--texts", type=int, default=256, help="of each kind [256]")
+    parser.add_argument("--rounds", type=int, default=3, help="the median counts [3]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report")
     parser.add_argument("--chart", type=Path, metavar="FOLDER", help="draw SVG and PNG")
-    given = vars(parser.parse_args())
-    venvs, file, chart = (given.pop(name) for name in ("venvs", "json", "chart"))
+    given = parser.parse_args()
+    plan = Plan(texts.kinds(given.texts), (1, 8, 32, 64, 256), given.rounds)
     notify = partial(print, file=sys.stderr, flush=True)
     settings = config.load(os.environ)
-    report = compare_levels(Options(**given), settings, venvs.absolute(), os.environ, notify)
-    if file:
-        file.write_text(report.to_json(), "utf-8")
-    console = Console(highlight=False, width=200)
-    console.print(escape_markup(headline(report)))
+    report = compare_levels(given.levels, plan, settings, given.venvs.absolute(), notify)
+    if given.json:
+        given.json.write_text(report.to_json(), "utf-8")
+    print(report.headline)
     for comparison in report.comparisons:
-        console.print(*comparison_tables(comparison), sep="\n")
-    if chart:
+        print_comparison(comparison)
+    if given.chart:
         from peer_chart import draw
 
         for comparison in report.comparisons:
-            print(*draw(report, comparison.level, chart), sep="\n")
+            print(*draw(report, comparison.level, given.chart), sep="\n")
 
 
 if __name__ == "__main__":
