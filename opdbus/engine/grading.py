@@ -32,6 +32,7 @@ from opdbus.engine.sessions import open_session
 from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child, files
+from opdbus.platform import gc_tuning
 
 # Least speed relative to fp32 that makes a precision worth its errors.
 GAIN: Final = 1.1
@@ -89,6 +90,7 @@ class Grader:
                     grades.append(await self._grade(grade, engine))
             except OpDbusError as error:
                 grades.append(replace(grade, refused=str(error)))
+            gc_tuning.trim()
         best = choose(grades)
         where = best.provider, self._request["hardware"], versions(LIBRARIES)
         return Report(*where, grades, best.precision, time.time())

@@ -207,7 +207,10 @@ class Chain:
         sessions, proof = await asyncio.to_thread(
             self._proven, built, provider, list(devices), placement
         )
-        solo = await asyncio.to_thread(self._solo, built, provider, placement)
+        solo = None
+        # an engine that soon makes room for another one needs no more memory
+        if not is_provisional:
+            solo = await asyncio.to_thread(self._solo, built, provider, placement)
         hardware = ", ".join(devices.values())
         return ProvenSessions(
             sessions,

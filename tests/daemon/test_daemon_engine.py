@@ -71,7 +71,7 @@ def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> 
         assert await measured_at(caller) == int(report["checked_at"])
 
     async def measured_at(caller: Caller) -> int:
-        (time,) = {row["checked_at"].value for row in await caller.read("Accuracy")}
+        (time,) = {row["checked_at"] for row in await caller.read("Accuracy")}
         return int(time)
 
     async def third(caller: Caller) -> None:
