@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -95,25 +95,17 @@ def _make(
     write: Callable[[Random, float], str],
 ) -> list[str]:
     """Make texts whose lengths scatter around the mean and whose errors cancel out."""
+    mean, spread = sizes
     made: dict[str, None] = {}
-    error = 0.0
-    lengths = _lengths(random, sizes)
+    error = off = 0.0
     while len(made) < count:
-        wanted = next(lengths)
-        text = write(random, wanted + error)
+        # in pairs: one is as far above the mean as the other is below
+        off = -off if off > 0 else min(abs(random.gauss(0, spread)), _FURTHEST * spread)
+        text = write(random, mean + off + error)
         if text not in made:
             made[text] = None
-            error += wanted - estimate(text)
+            error += mean + off - estimate(text)
     return list(made)
-
-
-def _lengths(random: Random, sizes: tuple[int, int]) -> Iterator[float]:
-    """Yield lengths in pairs, one as far above the mean as the other is below."""
-    mean, spread = sizes
-    while True:
-        off = min(abs(random.gauss(0, spread)), _FURTHEST * spread)
-        yield mean + off
-        yield mean - off
 
 
 def _object(random: Random, wanted: float) -> str:
