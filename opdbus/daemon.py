@@ -35,7 +35,7 @@ from opdbus.config import ENGINE_SETTINGS
 from opdbus.drift.drift_report import announce
 from opdbus.drift.field import Severity
 from opdbus.drift.tracker import Tracker
-from opdbus.engine import opening
+from opdbus.engine import gate, opening
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
 from opdbus.history.ledger import Limits
@@ -388,12 +388,15 @@ class Reloader:
         self._systemd = systemd
         self._one_reload = asyncio.Lock()
 
-    async def reload(self) -> None:
-        """Reload settings and state file; raises ConfigError and the errors of loading either."""
+    async def reload(self, is_measured: bool) -> None:  # noqa: FBT001 -- an option of the call
+        """Reload settings and state file; raises ConfigError and the errors of loading either.
+
+        With `is_measured`, grade precisions anew.
+        """
         async with self._one_reload:
             logger.info("reloading", reason="Reload")
             with self._systemd.reloading():
-                await self._read_settings()
+                await self._read_settings(is_measured=is_measured)
                 await self._declared.load()
 
     async def follow(self, hung_up: asyncio.Event) -> None:
@@ -410,13 +413,17 @@ class Reloader:
                         logger.error("settings not reloaded", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
                     await self._declared.try_load()
 
-    async def _read_settings(self) -> None:
-        """Read the settings; switch the engine if a setting of it has changed."""
+    async def _read_settings(self, *, is_measured: bool = False) -> None:
+        """Read the settings; switch the engine if a setting of it has changed, or is measured."""
         settings = self._load()
         changed = settings.differing(self._read)
         logger.debug("settings read", changed=sorted(changed))
+        if is_measured:
+            await asyncio.to_thread(gate.forget, settings.state_dir / gate.FOLDER)
         if changed & ENGINE_SETTINGS:
             await self._serving.switch(settings)
+        elif is_measured:
+            await self._serving.switch(self._serving.config)
         if rest := changed - ENGINE_SETTINGS:
             names = ", ".join(sorted(config.BY_KEY[key].variable for key in rest))
             logger.warning("settings wait for a restart", settings=names)

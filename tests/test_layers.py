@@ -483,7 +483,6 @@ EXCUSED = {
     # names in a table of ours
     "observe/dbus/mirror_table.py: names.split()",
     # lines of our own tables and texts, of what we print, or of which one is shown to a person
-    "cli/measure_engine.py: captured.get().splitlines()",
     "cli/models.py: file.read_text(encoding='utf-8').splitlines()",
     "cli/top/terminal.py: text.splitlines()",
     "engine/provider.py: str(error).strip().splitlines()",

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from opdbus import config
 from opdbus.bench import machine, texts
 from opdbus.engine import check_set
 from opdbus.engine.embedder import Embedder
-from opdbus.engine.grading import TIE, Ratio
+from opdbus.engine.gate import TIE
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.provider_chain import Chain
 from opdbus.engine.providers import PROVIDERS, cpu_engines
@@ -54,6 +54,21 @@ _TEXTS: Final = {"low": 128, "medium": 64, "high": 16}
 # Measurements of each kind of texts.
 _TIMES: Final = 5
 _SPIN: Final = "while True: pass"
+# Student's t for 95% and five degrees of freedom; it is smaller for more turns.
+_T: Final = 2.571
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Logarithm of the ratio of two speeds, and half the width of its 95% interval."""
+
+    log: float
+    margin: float
+
+    @classmethod
+    def of(cls, logs: list[float]) -> Self:
+        """Return the mean of the logarithms of at least six ratios."""
+        return cls(float(np.mean(logs)), float(_T * np.std(logs, ddof=1) / math.sqrt(len(logs))))
 
 
 @dataclass
@@ -76,10 +91,10 @@ class Condition:
             }
             fastest = max(ratios, key=lambda name: ratios[name].log)
             best = ratios[fastest]
-            is_right = best.log - best.margin <= 0 or best.value < TIE
+            is_right = best.log - best.margin <= 0 or math.exp(best.log) < TIE
             judged = {
                 "fastest_in_use": fastest,
-                "its_ratio": round(best.value, 3),
+                "its_ratio": round(math.exp(best.log), 3),
                 "ratio_margin": round(best.margin, 3),
                 "right": is_right,
             }
@@ -167,10 +182,10 @@ async def by_length(engines: Engines, kinds: Mapping[str, list[str]]) -> dict[st
 def described(report: Report, seconds: float) -> dict[str, Any]:
     """Return a choice as the report has it."""
     grades = {f"{grade.precision} on {grade.provider}": grade for grade in report.grades}
-    rates = {name: (each.texts_per_second, each.rate_margin) for name, each in grades.items()}
+    rates = {name: (each.texts_per_second, each.spread) for name, each in grades.items()}
     return {
         "chosen": f"{report.chosen} on {report.provider}",
-        "is_certain": report.is_certain,
+        "is_steady": report.is_steady,
         "seconds": round(seconds, 1),
         "load": round(os.getloadavg()[0], 1),
         "graded": rates,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +27,6 @@ from kit import (
 from run import TARGETS
 
 from opdbus.bench.figures import percentiles
-from opdbus.bench.measures import bulk
 from opdbus.engine import cpus
 from opdbus.engine.proof import Probe, prove
 from opdbus.engine.provider import Placement
@@ -89,6 +91,30 @@ def tokenizing(kit: Kit) -> Findings:
                 for _ in range(3)
             )
         yield f"{kind} {threads} threads", round(threads * len(some) / seconds)
+
+
+@contextmanager
+def bulk(embedder: Embedder, texts: Sequence[str], count: int) -> Iterator[None]:
+    """Stream `count` texts on two threads, again and again, during the context."""
+    stop, flows = threading.Event(), threading.Event()
+
+    def some() -> Iterator[str]:
+        yield from itertools.islice(itertools.cycle(texts), count)
+        flows.set()
+
+    def stream() -> None:
+        while not stop.is_set():
+            for _ in embedder.stream(some()):
+                pass
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            pool.submit(stream)
+        try:
+            flows.wait()
+            yield
+        finally:
+            stop.set()
 
 
 def latency(kit: Kit) -> Findings:

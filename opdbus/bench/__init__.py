@@ -1,1 +1,1 @@
-"""Benchmark of the engine on this host: rates, latencies, memory, and the device's ceiling."""
+"""Benchmark of the engine on this host: how fast each level is, on each provider."""

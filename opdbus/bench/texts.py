@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +13,6 @@ from opdbus.state.object import FILE, Identity, StateObject
 
 if TYPE_CHECKING:
     from opdbus.state.object import Json
-
-    Make = Callable[[Random, str], Json]
 
 # Mean and spread in tokens of the medium model, as in state files that people wrote: of whole
 # objects, and of the lines that describe them.
@@ -36,51 +34,29 @@ _WORDS: Final = (
 )
 
 
-def _address(random: Random, _: str) -> str:
-    return f"10.{random.randrange(256)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+_PROPERTIES: Final = (
+    "active_state enabled address gateway port owner group config source restart_count masked"
+    " comment timeout autostart logs location vlan dns".split()
+)
 
 
-def _count(random: Random, _: str) -> int:
-    return random.randrange(1, 65536)
-
-
-def _flag(random: Random, _: str) -> bool:
-    return random.random() < 0.5
-
-
-def _path(random: Random, name: str) -> str:
-    return f"/{random.choice(('etc', 'srv', 'var/lib', 'opt'))}/{name}/{random.choice(_WORDS)}"
-
-
-def _words(random: Random, _: str) -> str:
-    return " ".join(random.sample([*_WORDS, *_SITES], random.randrange(1, 4)))
-
-
-def _state(random: Random, _: str) -> str:
-    return random.choice(("active", "inactive", "failed", "running", "waiting"))
-
-
-# Generators of property values.
-_PROPERTIES: Final[dict[str, Make]] = {
-    "active_state": _state,
-    "enabled": _flag,
-    "address": _address,
-    "gateway": _address,
-    "port": _count,
-    "owner": _words,
-    "group": _words,
-    "config": _path,
-    "source": _path,
-    "restart_count": _count,
-    "masked": _flag,
-    "comment": _words,
-    "timeout": _count,
-    "autostart": _flag,
-    "logs": _path,
-    "location": _words,
-    "vlan": _count,
-    "dns": _address,
-}
+def _value(random: Random, key: str, name: str = "") -> Json:
+    """Return a value as a property of that key has, of an object of that name."""
+    match key:
+        case "active_state":
+            return random.choice(("active", "inactive", "failed", "running", "waiting"))
+        case "enabled" | "masked" | "autostart":
+            return random.random() < 0.5
+        case "address" | "gateway" | "dns":
+            parts = (random.randrange(256), random.randrange(256), random.randrange(1, 255))
+            return "10.{}.{}.{}".format(*parts)
+        case "port" | "restart_count" | "timeout" | "vlan":
+            return random.randrange(1, 65536)
+        case "config" | "source" | "logs":
+            top = random.choice(("etc", "srv", "var/lib", "opt"))
+            return f"/{top}/{name}/{random.choice(_WORDS)}"
+        case _:
+            return " ".join(random.sample([*_WORDS, *_SITES], random.randrange(1, 4)))
 
 
 def objects(count: int, seed: int = 0) -> list[str]:
@@ -119,33 +95,25 @@ def _make(
     write: Callable[[Random, float], str],
 ) -> list[str]:
     """Make texts whose lengths scatter around the mean and whose errors cancel out."""
+    mean, spread = sizes
     made: dict[str, None] = {}
-    error = 0.0
-    lengths = _lengths(random, sizes)
+    error = off = 0.0
     while len(made) < count:
-        wanted = next(lengths)
-        text = write(random, wanted + error)
+        # in pairs: one is as far above the mean as the other is below
+        off = -off if off > 0 else min(abs(random.gauss(0, spread)), _FURTHEST * spread)
+        text = write(random, mean + off + error)
         if text not in made:
             made[text] = None
-            error += wanted - estimate(text)
+            error += mean + off - estimate(text)
     return list(made)
-
-
-def _lengths(random: Random, sizes: tuple[int, int]) -> Iterator[float]:
-    """Yield lengths in pairs, one as far above the mean as the other is below."""
-    mean, spread = sizes
-    while True:
-        off = min(abs(random.gauss(0, spread)), _FURTHEST * spread)
-        yield mean + off
-        yield mean - off
 
 
 def _object(random: Random, wanted: float) -> str:
     """Write a whole object as lexical search reads it, with enough properties for the length."""
     item = _item(random)
     properties: dict[str, Json] = {}
-    for key in random.sample(list(_PROPERTIES), len(_PROPERTIES)):
-        properties[key] = _PROPERTIES[key](random, item.name)
+    for key in random.sample(_PROPERTIES, len(_PROPERTIES)):
+        properties[key] = _value(random, key, item.name)
         text = render(StateObject(item.identity, properties)).words
         if estimate(text) >= wanted:
             break
@@ -162,7 +130,6 @@ def _item(random: Random) -> StateObject:
     """Make an object with a name from the glossary, so that its line has a meaning."""
     plugin, kind = random.choice(_KINDS)
     name = f"{random.choice(list(glossary()))}@{random.choice(_SITES)}{random.randrange(1000)}"
-    comment = _words(random, name)
-    return StateObject(
-        Identity(FILE, plugin, kind, name), {"comment": comment} if _flag(random, name) else {}
-    )
+    comment = _value(random, "comment")
+    properties = {"comment": comment} if _value(random, "enabled") else {}
+    return StateObject(Identity(FILE, plugin, kind, name), properties)

@@ -95,9 +95,10 @@ def withdraw(objects: tuple[str, ...]) -> None:
 
 
 @root.command()
-def reload() -> None:
+@click.option("--measure", is_flag=True, help="Measure speeds and precisions anew: a minute.")
+def reload(*, measure: bool) -> None:
     """Read settings and state file again, and show what is served."""
-    _change_engine(lambda client: client.reload())
+    _change_engine(lambda client: client.reload(measure=measure))
 
 
 @root.command(name="set-provider")

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opdbus import __version__
 from opdbus.cli import output
 from opdbus.cli.daemon_calls import ask, without_empty
 from opdbus.cli.root import NUMBER, as_json, level_names, load_settings, root
+from opdbus.cli.status import describe_proof
 from opdbus.errors import ConfigError, InvalidArgs
-from opdbus.wording.change_words import plural
 
 if TYPE_CHECKING:
-    from opdbus.bench.profile import Profile
+    from opdbus.bench.figures import EngineFigures
     from opdbus.client import Client
     from opdbus.config import Config
     from opdbus.engine.accelerators import Accelerator
@@ -28,9 +29,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 # numpy's names of the vector types; for ubinary, of its bytes.
 _NUMPY_TYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1", "ubinary": "|u1"}
 _GIB = 1 << 30
-# Columns of tables that are written into a pipe.
-_WIDE = 200
-_REQUESTS = 100
 
 
 @root.command()
@@ -145,11 +143,8 @@ async def _prove(name: str, given: Config) -> Outcome:
     from opdbus.engine.provider_survey import prove
 
     if sys.stderr.isatty():
-        print(f"proving {name} ...", end="\r", file=sys.stderr, flush=True)
-    outcome = await prove(name, given)
-    if sys.stderr.isatty():
-        print(" " * (len(name) + 12), end="\r", file=sys.stderr, flush=True)
-    return outcome
+        output.print_note(f"proving {name} ...")
+    return await prove(name, given)
 
 
 def _proof_result(finding: Finding) -> str:
@@ -209,104 +204,49 @@ def _describe_accelerator(device: Accelerator) -> str:
 
 @root.command()
 @click.option("--level", "levels", multiple=True, metavar="LEVEL", help="Only this; repeatable.")
-@click.option("--random", is_flag=True, help="Random weights for levels whose model is not here.")
-@click.option("--quick", is_flag=True, help="Half a minute's look at few texts, one round.")
-@click.option("--long", is_flag=True, help="Stream 100,000 texts too.")
-@click.option("--json", "json_", metavar="FILE", help="Write the report as JSON.")
-@click.option("--rounds", default=0, metavar="N", help="Rounds; the median counts. [3]")
+@click.option("--seconds", default=1.0, metavar="N", help="Of each measurement. [1]")
+@click.option("--json", "json_", metavar="FILE", help="Write the figures as JSON.")
 @click.pass_context
-def bench(context: click.Context, /, **given: Any) -> None:
-    """Measure how fast the engine is, and how much memory it takes.
+def bench(
+    context: click.Context, levels: tuple[str, ...], seconds: float, json_: str | None
+) -> None:
+    """Measure how fast each level is here, on each provider.
 
-    Also its share of what the device could do. Takes minutes, which should be quiet ones.
+    Takes about ten seconds for each of them, which should be quiet ones.
     """
     # exit by an exception, so that files and processes are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    config = load_settings(context.obj)
-    # the engine takes a third of a second to import
-    from rich.console import Console
-
-    from opdbus.bench import report_tables
-    from opdbus.bench.benchmark import Options, bench
-
-    file = given.pop("json_")
-    if file and not (folder := Path(file).parent).is_dir():
+    settings = load_settings(context.obj)
+    if json_ and not (folder := Path(json_).parent).is_dir():
         raise ConfigError(f"there is no folder {folder} to write into: make it first")
-    report = bench(Options(**given), config, _show_progress)
-    if file:
-        Path(file).write_text(report.to_json(), encoding="utf-8")
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
-    with console.capture() as captured:
-        console.print(*report_tables.everything(report), sep="\n")
-    for line in captured.get().splitlines():
-        print(line.rstrip())
-
-
-def _show_progress(doing: str) -> None:
-    """Print progress on stderr; on a terminal each line overwrites the one before."""
-    if not sys.stderr.isatty():
-        print(doing, file=sys.stderr, flush=True)
-        return
-    room = shutil.get_terminal_size().columns - 1
-    print(f"\r{output.escape_hidden(doing)[:room]}\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-@root.command()
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option(
-    "--texts", "count", type=click.IntRange(1, 4096), metavar="N", help="Generated texts."
-)
-@click.option("--operators", is_flag=True, help="Also by kind of operator, inside the model.")
-@as_json
-@click.pass_context
-def profile(
-    context: click.Context, texts: tuple[str, ...], count: int | None, operators: bool, json_: bool
-) -> None:
-    """Show where the time of a request goes.
-
-    By default of one short text. The texts are embedded together, 100 times; figures are
-    medians.
-    """
+    # the engine takes a third of a second to import
     import asyncio
 
-    config = load_settings(context.obj)
-    from opdbus.bench.profile import profile
-    from opdbus.bench.texts import shorts
-    from opdbus.errors import NoModel
-    from opdbus.models import folder
-    from opdbus.models.level_table import LEVELS
+    from opdbus.bench import machine, measures
 
-    if config.vector_level == "none":
-        raise NoModel("the level none has no model to profile: set OP_DBUS_VECTOR_LEVEL")
-    model = folder.load_model(LEVELS[config.vector_level], config)
-    if model.format.is_table:
-        raise NoModel(
-            f"the level {model.level} has no steps to tell apart: `op-dbus bench` measures it"
-        )
-    some = texts or shorts(count or 1)
-    found = asyncio.run(profile(model, config, some, _REQUESTS, operators=operators))
+    found = []
+    for level, provider in measures.find_engines(levels, settings):
+        output.print_note(f"measuring {level} on {provider} ...")
+        found.append(asyncio.run(measures.measure_in_child(level, provider, settings, seconds)))
+        _print_figures(found[-1])
+    here = machine.describe()
+    print(f"\n{here.line}")
     if json_:
-        output.print_json(asdict(found))
-    else:
-        _print_profile(found)
+        whole = {"version": __version__, "machine": asdict(here), "engines": [*map(asdict, found)]}
+        Path(json_).write_text(output.json_text(whole, indent=1), encoding="utf-8")
 
 
-def _print_profile(found: Profile) -> None:
-    steps = asdict(found.steps)
-    batches, whole = steps.pop("runs"), steps["whole"]
-    print(
-        f"{found.texts} {plural('text', found.texts)}, {found.tokens}"
-        f" {plural('token', found.tokens)}, in {batches} {plural('batch', batches)}"
-        f" on {found.provider} in {found.precision}"
-    )
-    rows = [(step, f"{spent:.3f}", f"{spent / whole:.0%}") for step, spent in steps.items()]
-    output.print_table(("step", "ms", "share"), rows)
-    if found.operators:
-        print()
-        shown = [
-            (each.kind, each.count, f"{each.milliseconds:.3f}", f"{each.share:.0%}")
-            for each in found.operators
-        ]
-        output.print_table(("operator, for one text", "count", "ms", "share"), shown)
+def _print_figures(found: EngineFigures) -> None:
+    """Print a title, the proof, and a row for each kind of texts."""
+    place = f"{found.level} on {found.provider}"
+    if not found.proof:
+        print(f"{place}: {output.escape_hidden(found.failure)}", flush=True)
+        return
+    opened = f"in {found.precision}, opened in {found.load_seconds:.1f} s"
+    print(f"{place} {opened}: {describe_proof(found.proof)}")
+    rows = []
+    for kind, rates in found.texts_per_second.items():
+        points = found.latency[kind].values()
+        rows.append((kind, *(f"{x:.0f}" for x in rates.values()), *(f"{x:.2f}" for x in points)))
+    columns = (*rates, "ms of one: p50", "p95", "p99")
+    output.print_table(("texts/s by texts a call", *columns), rows)

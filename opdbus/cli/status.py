@@ -59,9 +59,9 @@ _NAMED_FAILED = 3
 _MOST_SOURCES = 20
 _GRADE_HEADINGS = ("", "on", "in", "texts/s", "mean", "least", "change")
 _EXPLAINED = (
-    "texts/s: of 56 tokens. used: the same over the last minute with a full queue. mean,"
-    " least: of the cosines to fp32. change: of the mean reciprocal rank of the right answers,"
-    " from fp32's to the same questions, in points. Intervals are of 95%."
+    "texts/s: of 56 tokens, and the spread of the runs. mean, least: of the cosines to fp32."
+    " change: of the mean reciprocal rank of the right answers, from fp32's to the same questions,"
+    " in points, with a 95% interval."
 )
 _SIDES: Final = ("Observed", "Declared")
 _OF_FAILURE: Final = ("FailedAt", "FailedWhy", "FailedLines")
@@ -204,12 +204,6 @@ def print_grades(found: Sequence[Mapping[str, Any]]) -> None:
         output.print_table(_GRADE_HEADINGS, [grade_cells(grade) for grade in measured])
         names = {_grade_name(grade): grade for grade in measured}
         output.print_section("refused", {name: grade["refused"] for name, grade in names.items()})
-        rates = {
-            name: f"{grade['used_rate']:.0f} texts/s, {grade['texts_per_second']:.0f} graded"
-            for name, grade in names.items()
-            if grade["used_rate"]
-        }
-        output.print_section("used", rates)
         asked: dict[str, list[str]] = {}
         for name, grade in names.items():
             asked.setdefault(f"{grade['questions']} of", []).append(name)
@@ -228,7 +222,7 @@ def grade_cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
     low, high = 100 * grade["change_low"], 100 * grade["change_high"]
     return (
         *place,
-        f"{grade['texts_per_second']:.0f} \u00b1{grade['rate_margin']:.0f}",
+        f"{grade['texts_per_second']:.0f} \u00b1{grade['spread']:.0%}",
         _format_share(grade["mean_cosine"], 4),
         _format_share(grade["min_cosine"], 4),
         f"{low:+.2f}..{high:+.2f}",

@@ -232,9 +232,10 @@ class Client:
         """Return the accuracy gate's grades of each precision of the loaded levels."""
         return list((await self._vectorizer.properties())["Accuracy"])
 
-    async def reload(self) -> None:
-        """Let the daemon read its settings and its state file again."""
-        await self._vectorizer.ask_patiently("Reload", "a{sv}", {})
+    async def reload(self, *, measure: bool = False) -> None:
+        """Let the daemon read its settings and state file again, and grade precisions anew."""
+        options = {"measure": True} if measure else {}
+        await self._vectorizer.ask_patiently("Reload", "a{sv}", options)
 
     async def set_provider(self, provider: str, device: str = "") -> None:
         """Switch the daemon to another provider; wait until it is proven, without a limit."""

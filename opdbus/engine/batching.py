@@ -1,7 +1,6 @@
 """Batches of texts of equal length under a token budget that follows measurement; no threads."""
 
 import heapq
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -89,31 +88,6 @@ class Budget:
     def out_of_memory(self, tokens: int) -> None:
         """Halve the limit after a batch that did not fit into memory."""
         self._room = max(1.0, min(self._room, tokens) / 2)
-
-
-class UsedRate:
-    """Tokens per second of a lane while more rows wait, averaged over the last `seconds` of that.
-
-    Not thread-safe.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._window = seconds
-        self._tokens = 0.0
-        self._seconds = 0.0
-        self._left = seconds
-
-    @property
-    def rate(self) -> float:
-        """The rate; 0 until `seconds` are measured."""
-        return 0.0 if self._left > 0 else self._tokens / self._seconds
-
-    def ran(self, tokens: int, seconds: float) -> None:
-        """Count a batch, with the time that the lane spent around it."""
-        kept = math.exp(-seconds / self._window)
-        self._tokens = self._tokens * kept + tokens
-        self._seconds = self._seconds * kept + seconds
-        self._left -= seconds
 
 
 # Requests of at most this many texts come from people, who wait for the answer.

@@ -67,11 +67,6 @@ def wording_pairs() -> list[tuple[str, str]]:
     return list(dict.fromkeys((one, others) for one, _, others in parted if others))
 
 
-def version() -> str:
-    """Return a string that changes whenever the check set changes."""
-    return f"{tables.version('glossary')} {FILE.read_text(encoding='utf-8')}"
-
-
 def reciprocal_ranks(
     texts: NDArray[np.float32], questions: NDArray[np.float32], wanted: NDArray[np.intp]
 ) -> NDArray[np.float64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from opdbus.engine.batching import FEW, BatchMetrics, Rank
-from opdbus.engine.gate import TEXT_TOKENS
 from opdbus.engine.tokenizer import AT_ONCE, Rows, Token, split_by_size
 from opdbus.errors import ShuttingDown, Truncated
 from opdbus.settings.parsing import REMOTE
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.engine.gate import Grade, Report
     from opdbus.engine.provider_chain import ProvenSessions
     from opdbus.models.folder import Model
 
@@ -39,8 +36,6 @@ _MOST_WINDOW: Final = 16384
 _SOON: Final = 1024
 # Number of recent calls of few texts whose median wait is reported.
 _REMEMBERED: Final = 100
-# Share of its graded speed below which an engine is graded again.
-_SLOW: Final = 0.8
 # Vectors of 16-bit floats are as near to fp32's as those of another fp32 engine, so they share a
 # numerics class. Vectors of int8 are not and never mix with them.
 _CLASS: Final = {"int8": "int8", "int8-blocks": "int8"}
@@ -100,13 +95,6 @@ class Runner(Protocol):
     def lanes(self) -> int:
         """Number of batches that run at a time."""
 
-    @property
-    def rate(self) -> float:
-        """Tokens per second over the last minute with a full queue; 0 before."""
-
-    def reset_rate(self) -> None:
-        """Measure the rate from now on."""
-
     async def embed(self, rows: Any, rank: Rank = Rank.FEW) -> NDArray[np.float32]:  # noqa: ANN401 -- its own engine's rows
         """Return the vectors (rows, dimension) of rows."""
 
@@ -140,9 +128,6 @@ class Embedder:
         # true if an engine of another precision may soon replace this one
         self.is_provisional = proven.is_provisional
         self._released = asyncio.Event()
-        # report that holds this engine's grade, replaced when speeds are measured anew
-        self.report = proven.report
-        self._used_before = math.inf
 
     def close(self) -> None:
         """Drop the texts that wait to be tokenized, without waiting for those in progress."""
@@ -173,31 +158,6 @@ class Embedder:
     def precision(self) -> str:
         """Number format that the model runs in."""
         return self.proven.proof.precision
-
-    @property
-    def used_rate(self) -> float:
-        """Texts per second over the last minute with a full queue, as grades count; 0 before."""
-        return self.scheduler.rate / TEXT_TOKENS
-
-    @property
-    def grade(self) -> Grade | None:
-        """The engine's own grade in the report."""
-        return self.report.grade(self.provider, self.precision) if self.report else None
-
-    @property
-    def is_slow(self) -> bool:
-        """True if it was 20% slower for a minute than graded, or than when it was graded last."""
-        grade = self.grade
-        return grade is not None and 0 < self.used_rate < _SLOW * min(
-            grade.texts_per_second, self._used_before
-        )
-
-    def regraded(self, report: Report) -> None:
-        """Replace the report, and measure the rate in use anew."""
-        self.report = report
-        # a grade leaves out other processes, which would be found again and again
-        self._used_before = self.used_rate or self._used_before
-        self.scheduler.reset_rate()
 
     @property
     def fell_back(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from opdbus.engine import check_set
+from opdbus import __version__
 from opdbus.engine.host import versions
 from opdbus.errors import ProviderError
 from opdbus.models import build, child, files
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FULL: Final = "fp32"
+# Of reports, in the state directory.
+FOLDER: Final = "gates"
 # Rates are those of texts of this many tokens, the mean of objects.
 TEXT_TOKENS: Final = 56
+# Speeds whose runs spread more are not kept. Those that differ less than TIE are equal.
+STEADY: Final = 0.15
+TIE: Final = 1.05
 # Distributions of the runtimes, whose versions a report depends on.
 LIBRARIES: Final = ("onnxruntime-gpu", "onnxruntime", "openvino")
 
@@ -39,10 +44,10 @@ class Grade:
 
     provider: str
     precision: str
-    # of texts of TEXT_TOKENS on all threads; the margin is half the width of the 95% interval, of
-    # the ratio to the reference
+    # of texts of TEXT_TOKENS on all threads, in the fastest run; the spread is the share by which
+    # the middle run was slower
     texts_per_second: float = 0.0
-    rate_margin: float = 0.0
+    spread: float = 0.0
     # cosines of its vectors to the reference's
     mean_cosine: float = 0.0
     min_cosine: float = 0.0
@@ -69,8 +74,6 @@ class Report:
     grades: Sequence[Grade]
     chosen: str
     checked_at: float
-    # false if the measurements did not suffice to tell which of the precisions is fastest
-    is_certain: bool = True
 
     def json(self) -> str:
         """Return the report as JSON, as stored on disk."""
@@ -91,10 +94,10 @@ class Report:
         """Names of the graded providers."""
         return {grade.provider for grade in self.grades}
 
-    def grade(self, provider: str, precision: str) -> Grade | None:
-        """Return the grade of a precision on a provider."""
-        places = {(grade.provider, grade.precision): grade for grade in self.grades}
-        return places.get((provider, precision))
+    @property
+    def is_steady(self) -> bool:
+        """False if something else disturbed the measurement of a speed."""
+        return all(grade.spread <= STEADY for grade in self.grades)
 
     def is_chosen(self, grade: Grade) -> bool:
         """Return true if a grade is that of the chosen precision."""
@@ -142,16 +145,19 @@ def kept(model: Model, candidate: Candidate, folder: Path) -> Report | None:
     return None
 
 
-async def judge(
-    model: Model, candidate: Candidate, folder: Path, prepare: Prepare, *, anew: bool = False
-) -> Report:
+def forget(folder: Path) -> None:
+    """Remove all stored reports, so that precisions are measured anew."""
+    for path in folder.glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
+async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepare) -> Report:
     """Return the stored report on a model and providers, or measure it in a child process.
 
-    With `anew`, measure in any case. `prepare` builds the graphs to measure; afterwards only the
-    graphs that providers use are kept. Takes seconds, half a minute with a large model. Raises
-    ProviderError if fp32 itself cannot run.
+    `prepare` builds the graphs to measure; afterwards only the graphs that providers use are kept.
+    Takes seconds, a minute with a large model. Raises ProviderError if fp32 itself cannot run.
     """
-    if not anew and (report := kept(model, candidate, folder)):
+    if report := kept(model, candidate, folder):
         return report
     await prepare()
     before = candidate.there
@@ -179,13 +185,19 @@ async def _grade_in_child(model: Model, candidate: Candidate) -> str:
 
 
 def _store(candidate: Candidate, report: Report, path: Path, text: str) -> None:
-    """Remove the graphs that no provider uses, then store the report.
+    """Remove the graphs that no provider uses, then store the report if it is steady.
 
     If the process is killed in between, no unused graph is left.
     """
     used = {graphs[report.best(provider)] for provider, graphs in candidate.graphs.items()}
     for graph in candidate.there - used:
         build.remove(build.Built(Path(graph).parent))
+    if not report.is_steady:
+        spreads = {
+            f"{grade.precision} on {grade.provider}": grade.spread for grade in report.grades
+        }
+        log.warning("speeds not kept, the next start measures again", spread=spreads)
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_whole(path, text)
@@ -195,8 +207,9 @@ def _store(candidate: Candidate, report: Report, path: Path, text: str) -> None:
 
 
 def key(model: Model, candidate: Candidate) -> str:
-    """Hash all inputs of a report: weights, hardware, libraries, graphs and check set."""
+    """Hash all inputs of a report: version, weights, hardware, libraries and graphs."""
     parts = (
+        __version__,
         model.weights_sha256,
         model.tokenizer_sha256,
         str(model.shape.max_tokens),
@@ -209,13 +222,13 @@ def key(model: Model, candidate: Candidate) -> str:
             for name, graph in graphs.items()
         ),
         *(f"{name} {found}" for name, found in versions(LIBRARIES).items()),
-        check_set.version(),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def choose(grades: Sequence[Grade]) -> Grade:
-    """Return the grade of the fastest precision that passed."""
-    return max(
-        (grade for grade in grades if not grade.refused), key=lambda grade: grade.texts_per_second
-    )
+    """Return the grade of the fastest precision that passed; of equal ones, the most exact."""
+    passed = [grade for grade in grades if not grade.refused]
+    fastest = max(grade.texts_per_second for grade in passed)
+    equal = [grade for grade in passed if grade.texts_per_second * TIE >= fastest]
+    return max(equal, key=lambda grade: (grade.mean_cosine, grade.texts_per_second))

@@ -1,28 +1,26 @@
 """Child process of the accuracy gate, which measures the grades of precisions.
 
-Speed is measured as an engine is used, with the scheduler, lanes and batches that it serves with,
-and of two engines in turns. Memory holds two models at a time.
+Speed is measured as an engine is used, with the scheduler, lanes and batches that it serves with.
+Engines are opened one after the other, so that memory holds one model at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import cycle, islice
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from statistics import median
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.engine.check_set import CheckSet, interval
-from opdbus.engine.gate import FULL, LIBRARIES, TEXT_TOKENS, Grade, Report
+from opdbus.engine.gate import FULL, LIBRARIES, STEADY, TEXT_TOKENS, Grade, Report, choose
 from opdbus.engine.host import versions
 from opdbus.engine.opening import make_scheduler
 from opdbus.engine.proof import Probe, prove
@@ -34,27 +32,24 @@ from opdbus.engine.sessions import open_session
 from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child, files
+from opdbus.platform import gc_tuning
 
-# Least speed relative to the reference that makes a precision worth its errors.
+# Least speed relative to fp32 that makes a precision worth its errors.
 GAIN: Final = 1.1
-# Speeds are equal if their ratio is surely smaller.
-TIE: Final = 1.05
-# Limits of what a precision may lose against the reference on the check set: cosines, and the low
-# end of the 95% interval of the change in mean reciprocal rank.
+# Limits of what a precision may lose against fp32 on the check set: cosines, and the low end of the
+# 95% interval of the change in mean reciprocal rank.
 MEAN_COSINE: Final = 0.99
 LEAST_COSINE: Final = 0.95
 LOST_RANK: Final = 0.01
-# Tokens of the timed texts, as objects have; a turn has one length, as the index embeds them.
-_LENGTHS: Final = tuple(TEXT_TOKENS + offset for offset in (-24, -12, -4, 4, 12, 24))
-# Tokens of a turn on each lane.
-_TURN_TOKENS: Final = 512
+# Tokens of the timed texts, as objects have.
+_LENGTHS: Final = tuple(TEXT_TOKENS + offset for offset in (-24, 0, 24))
+# Tokens of each length on each lane.
+_LANE_TOKENS: Final = 512
+# Runs of an engine that are compared, and the most that are made until so many agree.
+_RUNS: Final = 5
+_MOST_RUNS: Final = 15
 # In the folder of graphs.
 LOCK: Final = ".grading.lock"
-# Turns that compare an engine with the reference, and the most that compare two fast engines.
-_TURNS: Final = len(_LENGTHS)
-_MOST_TURNS: Final = 10 * _TURNS
-# Student's t for 95% and five degrees of freedom; it is smaller for more turns.
-_T: Final = 2.571
 
 
 class Place(NamedTuple):
@@ -62,34 +57,6 @@ class Place(NamedTuple):
 
     provider: Provider
     precision: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """Logarithm of the ratio of two speeds, and half the width of its 95% interval."""
-
-    log: float
-    margin: float
-
-    @classmethod
-    def of(cls, logs: Sequence[float]) -> Self:
-        """Return the mean of the logarithms of at least six ratios."""
-        return cls(float(np.mean(logs)), float(_T * np.std(logs, ddof=1) / math.sqrt(len(logs))))
-
-    @property
-    def value(self) -> float:
-        """The ratio itself."""
-        return math.exp(self.log)
-
-    @property
-    def is_tie(self) -> bool:
-        """True if the speeds are equal."""
-        return abs(self.log) + self.margin < math.log(TIE)
-
-    @property
-    def is_decided(self) -> bool:
-        """True if it is certain which speed is higher."""
-        return abs(self.log) > self.margin and not self.is_tie
 
 
 class Grader:
@@ -100,153 +67,83 @@ class Grader:
         self._probe = Probe.read(Path(request["proof"]))
         tokenizer = Tokenizer(Path(request["tokenizer"]), request["max_tokens"])
         self._check_set = CheckSet.read(tokenizer)
-        self._places = [
+        places = [
             Place(PROVIDERS[provider], precision)
             for provider, graphs in request["graphs"].items()
             for precision in graphs
         ]
-        self._reference = self._places[0]
-        self._grades: dict[Place, Grade] = {}
-        # vectors of the questions and their texts
-        self._answers: dict[Place, NDArray[np.float32]] = {}
+        self._places = sorted(places, key=lambda place: place.precision != FULL)
+        self._timed = self._cut_texts()
+        # vectors of all rows, and speed
+        self._exact: NDArray[np.float32] | None = None
+        self._rate = 0.0
 
     async def report(self) -> Report:
         """Grade every precision; raises ProviderError if fp32 itself cannot run."""
-        async with AsyncExitStack() as stack:
-            reference = await self._open_reference(stack)
-            rate = await self._rate(reference)
-            for place in self._places:
-                self._grades[place] = await self._first_look(place, reference, rate)
-        best, is_certain = await self._choose()
-        why = f"{best.precision} on {best.provider.name} is faster, and passed"
-        grades = self._grades.values()
-        found = [replace(g, refused=why) if is_undecided(g) else g for g in grades]
-        where = best.provider.name, self._request["hardware"], versions(LIBRARIES)
-        return Report(*where, found, best.precision, time.time(), is_certain=is_certain)
-
-    async def _open_reference(self, stack: AsyncExitStack) -> Scheduler:
-        reasons = []
+        grades: list[Grade] = []
         for place in self._places:
-            if place.precision == FULL:
-                try:
-                    engine = await stack.enter_async_context(self._open(place))
-                    self._answers[place] = await self._embed_questions(engine)
-                except OpDbusError as error:
-                    reasons.append(str(error))
-                else:
-                    self._reference = place
-                    return engine
-        raise ProviderError("; ".join(reasons))
+            grade = Grade(provider=place.provider.name, precision=place.precision)
+            if place.precision != FULL and self._exact is None:
+                raise ProviderError("; ".join(each.refused for each in grades))
+            try:
+                async with self._open(place) as engine:
+                    grades.append(await self._grade(grade, engine))
+            except OpDbusError as error:
+                grades.append(replace(grade, refused=str(error)))
+            gc_tuning.trim()
+        best = choose(grades)
+        where = best.provider, self._request["hardware"], versions(LIBRARIES)
+        return Report(*where, grades, best.precision, time.time())
 
-    async def _first_look(self, place: Place, reference: Scheduler, rate: float) -> Grade:
-        """Measure the speed, and the quality on the questions."""
-        grade = Grade(provider=place.provider.name, precision=place.precision)
-        is_reference = place == self._reference
-        try:
-            async with AsyncExitStack() as stack:
-                engine = reference
-                if not is_reference:
-                    engine = await stack.enter_async_context(self._open(place))
-                    self._answers[place] = await self._embed_questions(engine)
-                ratio = await self._race(engine, reference, _TURNS)
-        except OpDbusError as error:
-            return replace(grade, refused=str(error))
-        exact = self._answers[self._reference]
-        found = compare_vectors(
-            add_rate(grade, rate, ratio), self._check_set, self._answers[place], exact
-        )
+    async def _grade(self, grade: Grade, engine: Scheduler) -> Grade:
+        """Measure the speed, then the quality on the questions, and on the pairs if undecided."""
+        seconds, spread = await self._time(engine)
+        tokens = sum(int(rows.lengths.sum()) for rows in self._timed)
+        rate = tokens / TEXT_TOKENS / seconds
+        grade = replace(grade, texts_per_second=round(rate, 1), spread=round(spread, 3))
+        rows, sample = self._check_set.rows, self._check_set.sample
+        is_reference = self._exact is None
+        if self._exact is None:
+            self._exact, self._rate = await engine.embed(rows, Rank.BULK), rate
+        vectors = await engine.embed(rows.take(range(sample)), Rank.BULK)
+        found = compare_vectors(grade, self._check_set, vectors, self._exact)
+        if is_undecided(found):
+            pairs = await engine.embed(rows.take(range(sample, len(rows))), Rank.BULK)
+            vectors = np.concatenate([vectors, pairs])
+            found = compare_vectors(grade, self._check_set, vectors, self._exact)
         if found.refused or is_reference:
             return found
-        return replace(found, refused=too_slow(ratio.value))
+        return replace(found, refused=too_slow(rate / self._rate))
 
-    async def _choose(self) -> tuple[Place, bool]:
-        """Return the fastest precision that passes, and whether it certainly is.
-
-        If speeds cannot be told apart after the first look, two engines run in turns. Of equally
-        fast ones, the one with the smaller error is taken.
-        """
-        passed: list[Place] = []
-        for place in sorted(self._places, key=lambda each: -self._grades[each].texts_per_second):
-            grade = self._grades[place]
-            if grade.refused or (passed and is_slower(grade, self._grades[passed[0]])):
-                continue
-            if is_undecided(grade):
-                grade = self._grades[place] = await self._second_look(place, grade)
-            if not grade.refused:
-                passed.append(place)
-        best, is_certain = passed[0], True
-        for place in passed[1:]:
-            async with self._open(best) as engine, self._open(place) as other:
-                ratio = await self._race(other, engine, _MOST_TURNS)
-            grade = add_rate(self._grades[place], self._grades[best].texts_per_second, ratio)
-            self._grades[place] = grade
-            is_certain = is_certain and (ratio.is_decided or ratio.is_tie)
-            is_better = grade.mean_cosine > self._grades[best].mean_cosine
-            if ratio.log > 0 if ratio.is_decided else is_better:
-                best = place
-        return best, is_certain
-
-    async def _second_look(self, place: Place, grade: Grade) -> Grade:
-        """Grade with the pairs as well, which takes longer."""
-        rows = self._check_set.rows
-        pairs = rows.take(range(self._check_set.sample, len(rows)))
-        try:
-            for each in (self._reference, place):
-                if len(self._answers[each]) < len(rows):
-                    async with self._open(each) as engine:
-                        more = await engine.embed(pairs, Rank.BULK)
-                    self._answers[each] = np.concatenate([self._answers[each], more])
-        except OpDbusError as error:
-            return replace(grade, refused=str(error))
-        exact = self._answers[self._reference]
-        return compare_vectors(grade, self._check_set, self._answers[place], exact)
-
-    async def _race(self, engine: Scheduler, other: Scheduler, most: int) -> Ratio:
-        """Return the speed relative to another engine's, from turns of both until it is certain."""
-        logs: list[float] = []
-        for rows in islice(cycle(self._timed), most):
-            # the first of a turn may be at a disadvantage
-            pair, sign = ((engine, other), 1) if len(logs) % 2 else ((other, engine), -1)
-            seconds = [await self._time(each, rows) for each in pair]
-            logs.append(sign * math.log(seconds[1] / seconds[0]))
-            if len(logs) % _TURNS == 0 and ((ratio := Ratio.of(logs)).is_decided or ratio.is_tie):
-                break
-        return Ratio.of(logs)
-
-    async def _rate(self, engine: Scheduler) -> float:
-        """Return the texts per second of an engine."""
-        seconds = sum([await self._time(engine, rows) for rows in self._timed])
-        return sum(int(rows.lengths.sum()) for rows in self._timed) / TEXT_TOKENS / seconds
-
-    async def _time(self, engine: Scheduler, rows: Tokens) -> float:
-        """Return the seconds in which an engine embeds rows.
+    async def _time(self, engine: Scheduler) -> tuple[float, float]:
+        """Return the seconds of the fastest run and the spread, once runs agree.
 
         Where each lane has one thread, that is CPU time, which other processes do not change.
         Threads that share a batch wait for each other, and are timed by the clock.
         """
         threads = self._request["threads"]
-        is_single = self._reference.provider.is_cpu and engine.lanes == threads
+        is_single = self._places[0].provider.is_cpu and engine.lanes == threads
         clock = time.process_time if is_single else time.perf_counter
-        began = clock()
-        await engine.embed(rows, Rank.BULK)
-        return (clock() - began) / (threads if is_single else 1)
+        runs: list[float] = []
+        while True:
+            began = clock()
+            for rows in self._timed:
+                await engine.embed(rows, Rank.BULK)
+            runs.append((clock() - began) / (threads if is_single else 1))
+            if found := compare_runs(runs):
+                return found
 
-    async def _embed_questions(self, engine: Scheduler) -> NDArray[np.float32]:
-        rows = self._check_set.rows.take(range(self._check_set.sample))
-        return await engine.embed(rows, Rank.BULK)
-
-    @cached_property
-    def _timed(self) -> list[Tokens]:
-        """Texts for a turn of each length, cut out of the check set's."""
-        lanes = self._reference.provider.lanes(self._request["threads"])
+    def _cut_texts(self) -> list[Tokens]:
+        """Cut texts of each length out of the check set's."""
+        lanes = self._places[0].provider.lanes(self._request["threads"])
         ids = self._check_set.rows.ids
-        turns = []
+        found = []
         for length in _LENGTHS:
-            number = max(1, lanes * _TURN_TOKENS // length)
+            number = max(1, lanes * _LANE_TOKENS // length)
             cut = np.full(number, min(length, self._request["max_tokens"]))
             first = np.arange(number) * cut[0] % (len(ids) - cut[0])
-            turns.append(Tokens(ids, first, cut, np.zeros(number, np.bool_)))
-        return turns
+            found.append(Tokens(ids, first, cut, np.zeros(number, np.bool_)))
+        return found
 
     @asynccontextmanager
     async def _open(self, place: Place) -> AsyncIterator[Scheduler]:
@@ -272,10 +169,22 @@ class Grader:
             yield engine
 
 
+def compare_runs(runs: Sequence[float]) -> tuple[float, float] | None:
+    """Return the seconds of the fastest run, and the share by which the middle one is slower.
+
+    Only the latest _RUNS count. Return None if there should be more of them.
+    """
+    latest = runs[-_RUNS:]
+    spread = median(latest) / min(latest) - 1
+    is_enough = spread <= STEADY or len(runs) >= _MOST_RUNS
+    return (min(latest), spread) if len(runs) >= _RUNS and is_enough else None
+
+
 def compare_vectors(
     grade: Grade, check_set: CheckSet, vectors: NDArray[np.float32], exact: NDArray[np.float32]
 ) -> Grade:
     """Return the grade with its vectors compared to the reference's, and a refusal if they lose."""
+    exact = exact[: len(vectors)]
     cosines = (vectors * exact).sum(axis=1)
     ranks = check_set.ranks(vectors)
     moved, low, high = interval(ranks - check_set.ranks(exact))
@@ -315,21 +224,6 @@ def is_undecided(grade: Grade) -> bool:
 def too_slow(ratio: float) -> str:
     """Return the reason to refuse a precision whose gain is too small, or ""."""
     return "" if ratio >= GAIN else f"it is only {ratio:.3f} times as fast as fp32"
-
-
-def add_rate(grade: Grade, rate: float, ratio: Ratio) -> Grade:
-    """Return the grade with a speed, from another engine's and the ratio to it."""
-    return replace(
-        grade,
-        texts_per_second=round(rate * ratio.value, 1),
-        rate_margin=round(rate * ratio.value * math.sinh(ratio.margin), 1),
-    )
-
-
-def is_slower(grade: Grade, other: Grade) -> bool:
-    """Return true if a precision is slower than another for certain."""
-    fastest = grade.texts_per_second + grade.rate_margin
-    return fastest < other.texts_per_second - other.rate_margin
 
 
 def grade_precisions(request: dict[str, Any]) -> str:

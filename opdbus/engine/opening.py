@@ -53,7 +53,6 @@ class Instant:
     depth: Final = 0
     budget: Final = _TOGETHER
     lanes: Final = 1
-    rate: Final = 0.0
 
     def __init__(self) -> None:
         self.fault = ""
@@ -68,9 +67,6 @@ class Instant:
     async def lost(self) -> None:
         """Wait forever: a table cannot be lost."""
         await asyncio.Event().wait()
-
-    def reset_rate(self) -> None:
-        """Do nothing: no rate is measured."""
 
     def join(self) -> None:
         """Return at once: there are no threads."""

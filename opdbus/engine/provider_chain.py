@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from opdbus.engine import cpus, gate
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.provider import Placement, Session
-from opdbus.engine.providers import PROVIDERS, candidates, unused_device
+from opdbus.engine.providers import candidates, unused_device
 from opdbus.engine.remote import known_texts
 from opdbus.engine.remote.remote_server import LANES, RemoteServer, Terms
 from opdbus.engine.sessions import open_session
@@ -75,8 +75,6 @@ class ProvenSessions:
     solo: Session | None = None
     # report that decided the precision; None if the provider has only one or a setting decides
     report: gate.Report | None = None
-    # measures that report anew and stores it
-    regrade: Callable[[], Awaitable[gate.Report | None]] | None = None
     # true if another precision may be faster that is not graded yet
     is_provisional: bool = False
     # an embedding server in place of sessions
@@ -174,24 +172,15 @@ class Chain:
 
     async def _report_on(self, engines: Sequence[Provider]) -> gate.Report | None:
         """Return the report on several engines; None if it must wait or fewer than two can run."""
-        usable = await self._usable(engines)
+        usable = {}
+        for row in engines:
+            with suppress(ProviderError):  # it is then tried alone, which reports the reason
+                usable[row] = await asyncio.to_thread(
+                    row.require, self.config.gpu_device, self.host
+                )
         with suppress(ProviderError):
             return await self._report(usable) if len(usable) > 1 else None
         return None
-
-    async def _usable(self, rows: Sequence[Provider]) -> Mapping[Provider, Mapping[int, str]]:
-        """Return the providers that can run here, with their devices."""
-        usable, wanted = {}, self.config.gpu_device
-        for row in rows:
-            with suppress(ProviderError):  # it is then tried alone, which reports the reason
-                usable[row] = await asyncio.to_thread(row.require, wanted, self.host)
-        return usable
-
-    async def _regrade(self, report: gate.Report) -> gate.Report | None:
-        """Measure the precisions of a report anew; raises ProviderError."""
-        names = dict.fromkeys(grade.provider for grade in report.grades)
-        usable = await self._usable([PROVIDERS[name] for name in names])
-        return await self._report(usable, anew=True) if usable else report
 
     async def _try(
         self, provider: Provider, report: gate.Report | None, fallbacks: tuple[Fallback, ...]
@@ -218,7 +207,10 @@ class Chain:
         sessions, proof = await asyncio.to_thread(
             self._proven, built, provider, list(devices), placement
         )
-        solo = await asyncio.to_thread(self._solo, built, provider, placement)
+        solo = None
+        # an engine that soon makes room for another one needs no more memory
+        if not is_provisional:
+            solo = await asyncio.to_thread(self._solo, built, provider, placement)
         hardware = ", ".join(devices.values())
         return ProvenSessions(
             sessions,
@@ -230,7 +222,6 @@ class Chain:
             weight_bytes=built.data.stat().st_size,
             solo=solo,
             report=report,
-            regrade=partial(self._regrade, report) if report else None,
             is_provisional=is_provisional,
         )
 
@@ -266,12 +257,10 @@ class Chain:
             )
         return (wanted,)
 
-    async def _report(
-        self, usable: Mapping[Provider, Mapping[int, str]], *, anew: bool = False
-    ) -> gate.Report | None:
+    async def _report(self, usable: Mapping[Provider, Mapping[int, str]]) -> gate.Report | None:
         """Return the gate's report on all precisions of providers, on their first devices.
 
-        Return None if there is no report yet and `graded` is false. With `anew`, measure again.
+        Return None if there is no report yet and `graded` is false.
         """
         first = next(iter(usable))
         index, hardware = next(iter(usable[first].items()))
@@ -293,10 +282,10 @@ class Chain:
             for dialect in dict.fromkeys(each for row in usable for each in row.dialects.values()):
                 await build.ensure(self.model, self._graphs, dialect)
 
-        folder = self.config.state_dir / "gates"
-        if not self.graded and not anew:
+        folder = self.config.state_dir / gate.FOLDER
+        if not self.graded:
             return await asyncio.to_thread(gate.kept, self.model, candidate, folder)
-        return await gate.judge(self.model, candidate, folder, prepare, anew=anew)
+        return await gate.judge(self.model, candidate, folder, prepare)
 
     def _proven(
         self, built: build.Built, provider: Provider, devices: Sequence[int], at: Placement

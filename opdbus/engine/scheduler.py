@@ -22,7 +22,6 @@ from opdbus.engine.batching import (
     Part,
     Rank,
     Request,
-    UsedRate,
     count_rows,
 )
 from opdbus.engine.provider import is_about_memory
@@ -120,8 +119,6 @@ Run: TypeAlias = Callable[[Any], NDArray[np.float32]]
 
 log = structlog.get_logger()
 
-# Seconds of full work over which the rate in use is averaged.
-_USED_SECONDS: Final = 60.0
 # A batch takes milliseconds; one that takes this long is stuck and is not waited for.
 _PATIENCE_SECONDS: Final = 1.0
 # Batches are kept short for this long after a request of few texts.
@@ -171,7 +168,6 @@ class Scheduler:
             for number, run in enumerate(lanes)
         ]
         self._left = len(self._threads)
-        self.reset_rate()
         self._running = 0
         self._solo = solo
         self._whole_texts = whole_texts
@@ -228,15 +224,6 @@ class Scheduler:
         return self._budget.tokens
 
     @property
-    def rate(self) -> float:
-        """Tokens per second over the last minute with a full queue; 0 before."""
-        return len(self._threads) * self._used.rate
-
-    def reset_rate(self) -> None:
-        """Measure the rate from now on."""
-        self._used = UsedRate(_USED_SECONDS * len(self._threads))
-
-    @property
     def lanes(self) -> int:
         """Number of batches that may run at once."""
         return len(self._threads)
@@ -291,10 +278,8 @@ class Scheduler:
                 self._wake.wait_for(self._has_news)
                 if self._stopping or self.fault:
                     return
-                began = time.perf_counter()
                 parts = self._next_batch()
                 self._running += 1
-                is_busy = bool(self._backlog)
                 is_alone = self._running == 1 and count_rows(parts) == 1 and not self._backlog
             is_solo = is_alone and parts[0].length > _SHORT
             chosen = self._solo if self._solo and is_solo else run
@@ -310,10 +295,6 @@ class Scheduler:
             # Deliver only now: a caller that asks again at once must find that nothing else runs.
             if vectors is not None:
                 self._deliver(parts, vectors)
-                if is_busy:
-                    with self._wake:
-                        tokens = count_rows(parts) * parts[0].length
-                        self._used.ran(tokens, time.perf_counter() - began)
 
     def _next_batch(self) -> list[Part]:
         """Take rows to run; a short backlog is divided among the idle lanes."""

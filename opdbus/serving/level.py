@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from copy import copy
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -19,7 +19,6 @@ from opdbus.serving.states import Event, Phase, State
 
 # opens the engine of a level, with lost providers last; see `open_embedder`
 Open: TypeAlias = Callable[..., AbstractAsyncContextManager[Embedder]]
-T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -187,24 +186,14 @@ class Level:
         is_replacement = embedder.is_stand_in or (
             lost is not None and embedder.provider != lost.provider
         )
-        if not is_replacement and not embedder.proven.regrade:
+        if not is_replacement:
             await embedder.lost()
             return None
-        # speeds that could not be told apart are measured once more, when nothing else runs
-        is_open = embedder.report is not None and not embedder.report.is_certain
-        texts = -1
         for delay in pauses(self._retry_seconds):
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await embedder.lost()
                     return None
-            is_idle, texts = embedder.scheduler.texts == texts, embedder.scheduler.texts
-            if not is_replacement:
-                if not embedder.is_slow and not (is_open and is_idle):
-                    continue
-                is_open = False
-                if not await self._regrade(embedder):
-                    continue
             found = await self._attempt(())
             if isinstance(found, OpDbusError):
                 log.info("provider still lost", reason=str(found))
@@ -217,27 +206,19 @@ class Level:
     async def _grade_and_open(self, embedder: Embedder) -> OpenEngine | None:
         """Grade precisions while the engine serves, and open the best; None if it is lost."""
         self._graded = True
-        found = await _unless_lost(embedder, self._attempt(()))
+        attempt = asyncio.create_task(self._attempt(()))
+        lost = asyncio.create_task(embedder.lost())
+        try:
+            await asyncio.wait({attempt, lost}, return_when=asyncio.FIRST_COMPLETED)
+            found = None if lost.done() else attempt.result()
+        finally:
+            await cancel([lost, attempt])
         if found is None or isinstance(found, OpenEngine):
             return found
         log.error("precisions not graded", level=self.name, reason=str(found))
         embedder.is_provisional = False
         self._serve(embedder, "precisions could not be graded")
         return await self._wait_for_better(embedder, None)
-
-    async def _regrade(self, embedder: Embedder) -> bool:
-        """Measure speeds anew while the engine serves; return true if another one is chosen."""
-        assert embedder.proven.regrade  # noqa: S101 -- the caller has checked it
-        log.info("grading again", level=self.name, texts_per_second=round(embedder.used_rate))
-        try:
-            report = await _unless_lost(embedder, embedder.proven.regrade())
-        except OpDbusError as error:
-            log.error("precisions not graded", level=self.name, reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
-            return False
-        if report is None:
-            return False
-        embedder.regraded(report)
-        return (report.provider, report.chosen) != _place(embedder)
 
     async def _attempt(self, lost: Sequence[Fallback]) -> OpenEngine | OpDbusError:
         """Open an engine once; return any failure as an error that callers can be given."""
@@ -255,17 +236,6 @@ class Level:
 
 def _place(embedder: Embedder) -> tuple[str, str]:
     return embedder.provider, embedder.precision
-
-
-async def _unless_lost(embedder: Embedder, work: Awaitable[T]) -> T | None:
-    """Return the result of work, or None if the engine is lost before it is done."""
-    working = asyncio.ensure_future(work)
-    lost = asyncio.ensure_future(embedder.lost())
-    try:
-        await asyncio.wait({working, lost}, return_when=asyncio.FIRST_COMPLETED)
-        return None if lost.done() else working.result()
-    finally:
-        await cancel([lost, working])
 
 
 async def _close(opened: OpenEngine, patience: float | None) -> None:

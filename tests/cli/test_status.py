@@ -1,9 +1,6 @@
 """`op-dbus status`: the host first, then what serves, in plain words."""
 
-from dataclasses import asdict
 from typing import Any
-
-import pytest
 
 from opdbus.bus.names import STATE, VECTORIZER
 from opdbus.bus.service import contract
@@ -13,13 +10,11 @@ from opdbus.cli.status import (
     describe_failed,
     describe_host,
     describe_serving,
-    print_grades,
 )
 from opdbus.cli.top import screen
 from opdbus.cli.top.feed import Facts
 from opdbus.cli.top.terminal import plain_text
 from opdbus.cli.top.view import View
-from opdbus.engine.gate import Grade
 
 _TOLD: dict[str, Any] = {
     "Drifted": 2,
@@ -51,17 +46,6 @@ _TOLD: dict[str, Any] = {
     "Version": "0.1.0",
 }
 VALUES = _TOLD | {name: EMPTY[name] for name in EMPTY.keys() - _TOLD.keys()}
-
-
-def test_rates_in_use_stand_beside_graded_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    """Print the rate in use of the engine that serves with its graded rate, once it is known."""
-    grade = asdict(Grade(provider="cpu:openvino", precision="bf16", texts_per_second=120.4))
-    for rate, line in ((0.0, ""), (90.6, "openvino bf16  91 texts/s, 120 graded")):
-        found = {**grade, "level": "medium", "chosen": True, "checked_at": 0, "used_rate": rate}
-        print_grades([found])
-        printed = capsys.readouterr().out
-        assert ("texts/s, 120" in printed) == (rate > 0)
-        assert line in printed
 
 
 def test_failed_units_come_first() -> None:

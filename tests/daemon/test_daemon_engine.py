@@ -47,7 +47,10 @@ async def serving(caller: Caller) -> tuple[str, str, str]:
 
 
 def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> None:
-    """Serve with fp32 at once, grade meanwhile, compute all with the best; next time at once."""
+    """Serve with fp32 at once, grade meanwhile, compute all with the best; next time at once.
+
+    Grade again when asked to.
+    """
 
     async def first(caller: Caller) -> None:
         await caller.ready()
@@ -65,6 +68,18 @@ def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> 
     async def second(caller: Caller) -> None:
         await caller.vectorized()
         assert await caller.read("Precision") == report["chosen"]
+        assert await measured_at(caller) == int(report["checked_at"])
+
+    async def measured_at(caller: Caller) -> int:
+        (time,) = {row["checked_at"] for row in await caller.read("Accuracy")}
+        return int(time)
+
+    async def third(caller: Caller) -> None:
+        await caller.ask("Reload", {})
+        before = await measured_at(caller)
+        await caller.ask("Reload", {"measure": True})
+        assert await measured_at(caller) > before
+        assert len(await vectorize(caller)) > 0
 
     with daemons(PRECISION="auto", EXECUTION_PROVIDER=ONNXRUNTIME) as daemon:
         ask(daemon, first)
@@ -78,6 +93,8 @@ def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> 
             ask(daemon, second)
             assert "proven, and better" not in daemon.log
             assert "grading precisions" not in daemon.log
+            ask(daemon, third)
+            assert len(re.findall("grading precisions", daemon.log)) == 1
 
 
 @TWO_RUNTIMES

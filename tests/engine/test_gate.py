@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import sys
-from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from opdbus.models import build, files, folder
 from opdbus.models.level_table import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from opdbus.engine.gate import Prepare
     from opdbus.models.folder import Model
@@ -164,86 +163,36 @@ def test_refused_by_speed() -> None:
     assert grading.too_slow(1.09) == "it is only 1.090 times as fast as fp32"
 
 
-def test_ratios_have_intervals() -> None:
-    """Give the mean of ratios with Student's interval of it, and the rate that it means."""
-    ratio = grading.Ratio.of(np.log([1.8, 1.9, 2, 2, 2.1, 2.2]).tolist())
-    assert ratio.value == pytest.approx(2, rel=0.01)
-    assert ratio.margin == pytest.approx(2.571 * 0.0709 / np.sqrt(6), rel=0.02)
-    found = grading.add_rate(grade("int8"), 50, ratio)
-    assert (found.texts_per_second, found.rate_margin) == pytest.approx((100, 7.4), rel=0.01)
+@pytest.mark.parametrize(
+    ("rate", "chosen"), [(104, "bf16"), (106, "int8"), (96, "bf16"), (94, "bf16")]
+)
+def test_of_equal_speeds_the_smaller_error_decides(rate: float, chosen: str) -> None:
+    """Take the more exact one of two whose speeds differ by less than 5%, else the faster."""
+    others = [
+        replace(grade("int8", rate), mean_cosine=0.998),
+        replace(grade("bf16", 100), mean_cosine=0.9999),
+    ]
+    assert choose([replace(grade("fp32", 50), mean_cosine=1), *others]).precision == chosen
 
 
 @pytest.mark.parametrize(
-    ("log", "margin", "is_decided", "is_tie"),
+    ("seconds", "fastest", "spread", "runs"),
     [
-        (0.5, 0.4, True, False),
-        (-0.5, 0.4, True, False),
-        (0.4, 0.5, False, False),
-        (0.02, 0.01, False, True),
-        (0.02, 0.04, False, False),
+        ([1.0] * 15, 1.0, 0.0, 5),
+        # one that was interrupted is no matter
+        ([1.0, 1.0, 9.0, 1.1, 1.1, *[1.0] * 10], 1.0, 0.1, 5),
+        # the next ones agree
+        ([1.0, 2.0, 2.0, 2.0, 2.0, *[2.0] * 10], 2.0, 0.0, 6),
+        ([1.0, 2.0, 2.0] * 5, 1.0, 1.0, 15),
     ],
 )
-def test_when_speeds_are_told_apart(
-    log: float, margin: float, *, is_decided: bool, is_tie: bool
+def test_runs_are_made_until_they_agree(
+    seconds: list[float], fastest: float, spread: float, runs: int
 ) -> None:
-    """Decide when the difference exceeds its uncertainty, and call less than 5% a tie."""
-    ratio = grading.Ratio(log, margin)
-    assert (ratio.is_decided, ratio.is_tie) == (is_decided, is_tie)
-
-
-class Rated(grading.Grader):
-    """A grader whose first looks are done, and whose races have a known end."""
-
-    def __init__(self, grades: Sequence[Grade], race: grading.Ratio) -> None:
-        places = [grading.Place(PROVIDERS[one.provider], one.precision) for one in grades]
-        self._places = places
-        self._grades = dict(zip(places, grades, strict=True))
-        self._race_ends = race
-        self.raced: list[tuple[str, ...]] = []
-
-    @asynccontextmanager
-    async def _open(self, place: grading.Place) -> AsyncIterator[Any]:
-        yield place.precision
-
-    async def _race(self, engine: Any, other: Any, _most: int) -> grading.Ratio:
-        self.raced.append((engine, other))
-        return self._race_ends
-
-    def choose(self) -> tuple[str, bool]:
-        """Choose to the end."""
-        place, is_certain = asyncio.run(self._choose())
-        return place.precision, is_certain
-
-
-def rated(precision: str, rate: float, margin: float, cosine: float) -> Grade:
-    """Make a grade of a speed and an error."""
-    return replace(grade(precision, rate), rate_margin=margin, mean_cosine=cosine)
-
-
-@pytest.mark.parametrize(
-    ("race", "chosen", "is_certain"),
-    [
-        (grading.Ratio(0.2, 0.1), "bf16", True),
-        (grading.Ratio(-0.2, 0.1), "int8", True),
-        # equally fast, and not told apart
-        (grading.Ratio(-0.01, 0.01), "bf16", True),
-        (grading.Ratio(-0.2, 0.3), "bf16", False),
-    ],
-)
-def test_the_first_two_run_in_turns(race: grading.Ratio, chosen: str, *, is_certain: bool) -> None:
-    """Compare those whose intervals overlap, and take the smaller error where none is faster."""
-    grades = [rated("fp32", 50, 5, 1), rated("bf16", 95, 10, 0.9999), rated("int8", 100, 10, 0.998)]
-    grades = [replace(one, provider="cpu:openvino") for one in grades]
-    tested = Rated(grades, race)
-    assert tested.choose() == (chosen, is_certain)
-    assert tested.raced == [("bf16", "int8")]
-
-
-def test_a_clear_lead_needs_no_turns() -> None:
-    """Choose from the first look where the intervals of the first two are apart."""
-    tested = Rated([rated("fp32", 50, 5, 1), rated("int8", 100, 10, 0.998)], grading.Ratio(1, 0))
-    assert tested.choose() == ("int8", True)
-    assert tested.raced == []
+    """Take the fastest of five runs, once their middle one is at most 15% slower, or the last."""
+    found = [grading.compare_runs(seconds[:count]) for count in range(1, 16)]
+    assert found.index(next(filter(None, found))) == runs - 1
+    assert found[runs - 1] == (pytest.approx(fastest), pytest.approx(spread))
 
 
 def test_the_pairs_are_two_wordings() -> None:
@@ -315,7 +264,7 @@ def test_a_report(model: Model, candidate: Candidate, tmp_path: Path) -> None:
     assert grades["int8"].min_cosine < grades["int8-blocks"].min_cosine < 1 - 1e-6
     for grade in report.grades:
         assert grade.texts_per_second > 0
-        assert grade.rate_margin > 0
+        assert grade.spread >= 0
         assert grade.change_low <= grade.rank_change <= grade.change_high
     assert report.chosen == choose(report.grades).precision == report.best(ROW)
     assert report.best("cpu:other") == "fp32"
@@ -353,6 +302,31 @@ def test_what_is_no_report(content: str) -> None:
     """Take nothing for a report that is none, or that chose what did not pass."""
     with pytest.raises((ValueError, TypeError, KeyError)):
         Report.read(content)
+
+
+def test_unsteady_speeds_are_not_kept(candidate: Candidate, tmp_path: Path) -> None:
+    """Keep no report on speeds that something else disturbed, nor graphs that are not used."""
+    for spread, is_kept in ((0.16, False), (0.15, True)):
+        grades = tuple(replace(each, spread=spread) for each in (FP32, grade("int8", 5)))
+        report = Report(ROW, "CPU", {}, grades, "fp32", 1.5)
+        path = tmp_path / "gates" / "report.json"
+        gate._store(candidate, report, path, report.json())
+        assert path.exists() == is_kept
+        assert candidate.there == {candidate.graphs[ROW]["fp32"]}
+
+
+def test_reports_are_forgotten(model: Model, candidate: Candidate, tmp_path: Path) -> None:
+    """Measure again after the stored reports were removed, and remove nothing else."""
+    home = tmp_path / "gates"
+    gate.forget(home)
+    home.mkdir()
+    (home / "other").write_text("")
+    kept = home / f"{gate.key(model, candidate)}.json"
+    kept.write_text(Report(ROW, "CPU", {}, (FP32,), "fp32", 1.5).json())
+    assert gate.kept(model, candidate, home)
+    gate.forget(home)
+    assert gate.kept(model, candidate, home) is None
+    assert [each.name for each in home.iterdir()] == ["other"]
 
 
 def test_an_unreadable_report(model: Model, candidate: Candidate, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdbus.engine.batching import Budget, Rank, UsedRate
+from opdbus.engine.batching import Budget, Rank
 from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
@@ -101,29 +101,6 @@ async def test_results_in_order() -> None:
         found = await embed(tested, rows)
     assert found.tolist() == [[number, 1 + number * 7 % 5] for number in range(60)]
     assert found.dtype == np.float32
-
-
-@completes
-async def test_the_rate_in_use() -> None:
-    """Measure the rate of a minute in which more rows waited, and forget it when told to."""
-    used = UsedRate(60)
-    for _ in range(59):
-        used.ran(100, 1.0)
-    assert used.rate == 0
-    used.ran(100, 1.0)
-    assert used.rate == pytest.approx(100)
-    for _ in range(240):
-        used.ran(50, 1.0)
-    assert used.rate == pytest.approx(50, rel=0.02)
-    async with scheduler(Model().run) as tested:
-        tested._used = used
-        before = used.rate
-        assert tested.rate == before
-        await embed(tested, [row(number, number + 1) for number in range(9)])
-        # all but the last, behind which nothing waited
-        assert used.rate != before
-        tested.reset_rate()
-        assert tested.rate == 0
 
 
 @completes

@@ -215,7 +215,6 @@ class FakeRuntime:
             proof=SimpleNamespace(precision=config.precision),
             is_provisional=False,
             report=None,
-            regrade=None,
         )
         return Embedder(
             model, proven, cast("Any", self.tokenizer), cast("Any", FakeScheduler(numerics))

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from opdbus.engine import gate
 from opdbus.engine.providers import PROVIDERS
 from system.host import Host
 from system.service import (
@@ -80,8 +81,11 @@ def test_the_sandboxed_model_answers(service: Service) -> None:
     tried = {grade["precision"] for grade in accuracy if grade["provider"] == provider}
     assert tried == set(PROVIDERS[provider].dialects)
     accepted = [grade for grade in accuracy if not grade["refused"]]
-    best = max(accepted, key=lambda grade: grade["texts_per_second"])
-    assert (provider, precision) == (best["provider"], best["precision"])
+    (chosen,) = [grade for grade in accepted if grade["chosen"]]
+    assert (provider, precision) == (chosen["provider"], chosen["precision"])
+    # of those that are equally fast, the one with the smaller error is chosen
+    fastest = max(grade["texts_per_second"] for grade in accepted)
+    assert chosen["texts_per_second"] * gate.TIE >= fastest
     assert precision in service.get("Proof")["products"]["data"]
     assert service.get("Fallbacks") == []
 

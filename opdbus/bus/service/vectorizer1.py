@@ -53,7 +53,7 @@ class VectorizerInterface:
         health: Health,
         bulk: Bulk,
         load: RunningCalls,
-        reload: Callable[[], Awaitable[None]],
+        reload: Callable[[bool], Awaitable[None]],
         state: BusInterface,
         others: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
@@ -174,8 +174,8 @@ class VectorizerInterface:
 
     async def reload(self, _caller: Caller, options: Given) -> None:
         """Read settings and state file again."""
-        Options(options, {})
-        await self._reload()
+        checked = Options(options, {"measure": bool})
+        await self._reload(checked.get("measure", default=False))
 
     async def set_provider(
         self, _caller: Caller, provider: str, device: str, options: Given
@@ -280,10 +280,9 @@ def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:
             "checked_at": Typed("t", int(report.checked_at)),
             **asdict(grade),
             "questions": Typed("u", grade.questions),
-            "used_rate": engine.used_rate if grade == engine.grade else 0.0,
         }
         for level, engine in loaded.items()
-        if (report := engine.report)
+        if (report := engine.proven.report)
         for grade in report.grades
     ]
 

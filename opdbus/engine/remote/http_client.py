@@ -7,7 +7,8 @@ import http.client
 import socket
 import ssl
 import threading
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -85,32 +86,66 @@ class HttpClient:
     def request(self, path: str, body: bytes | None, most_bytes: int) -> Answer:
         """Post a body, or get without one, and return an answer of at most `most_bytes`.
 
-        Raises ServerUnreachable, and ProviderError for an answer that is late or too long.
+        Raises ServerUnreachable, also where the server has closed a kept connection, and
+        ProviderError for an answer that is late or too long.
         """
-        connection, is_used = self._take()
-        try:
-            return self._exchange(connection, path, body, most_bytes)
-        except ServerUnreachable:
-            if not is_used or self._is_closed:
-                raise
-        # the server may have closed a connection that was idle
-        connection, _ = self._take(fresh=True)
-        return self._exchange(connection, path, body, most_bytes)
+        late = threading.Event()
+        with self._connection() as connection:
 
-    def _take(self, *, fresh: bool = False) -> tuple[http.client.HTTPConnection, bool]:
-        """Return a connection, and whether it was used before."""
+            def stop() -> None:
+                late.set()
+                _break(connection)
+
+            # a socket's own limit is for one packet, and a slow server sends many
+            timer = threading.Timer(self._seconds, stop)
+            try:
+                self._connect(connection)
+                timer.start()
+                connection.request("POST" if body else "GET", path or "/", body, self._headers)
+                with closing(connection.getresponse()) as response:
+                    data = response.read(most_bytes + 1)
+                    if len(data) > most_bytes:
+                        raise ProviderError(
+                            f"{self.url} answered with more than {most_bytes} bytes"
+                        )
+                    if response.length:
+                        raise http.client.IncompleteRead(data, response.length)
+                return Answer(response.status, _seconds(response.getheader("Retry-After")), data)
+            except (OSError, http.client.HTTPException) as error:
+                if late.is_set():
+                    raise ProviderError(
+                        f"{self.url} gave no answer in {self._seconds:g} s"
+                    ) from None
+                raise ServerUnreachable(f"{self.url} broke off: {_reason(error)}") from None
+            finally:
+                timer.cancel()
+
+    @contextmanager
+    def _connection(self) -> Iterator[http.client.HTTPConnection]:
+        """Lend a connection, which is kept; after an error all that are idle are closed."""
         with self._lock:
             if self._is_closed:
                 raise ProviderError(f"{self.url} is used no more")
-            if self._idle and not fresh:
-                connection = self._idle.pop()
-                self._busy.add(connection)
-                return connection, True
-            connection = self._connection()
+            connection = self._idle.pop() if self._idle else self._make()
             self._busy.add(connection)
-            return connection, False
+        try:
+            yield connection
+        except BaseException:
+            with self._lock:
+                # the server may have ended all of them
+                for each in (connection, *self._idle):
+                    each.close()
+                self._idle.clear()
+            raise
+        finally:
+            with self._lock:
+                self._busy.discard(connection)
+                if self._is_closed:
+                    connection.close()
+                elif connection.sock:
+                    self._idle.append(connection)
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _make(self) -> http.client.HTTPConnection:
         if self._scheme == "unix":
             return _SocketConnection(self._address)
         if self._tls:
@@ -118,43 +153,6 @@ class HttpClient:
                 self._address, timeout=_CONNECT_SECONDS, context=self._tls
             )
         return http.client.HTTPConnection(self._address, timeout=_CONNECT_SECONDS)
-
-    def _exchange(
-        self,
-        connection: http.client.HTTPConnection,
-        path: str,
-        body: bytes | None,
-        most_bytes: int,
-    ) -> Answer:
-        """Send a request and read the answer; keep the connection if the server does."""
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            _break(connection)
-
-        # a socket's own limit is for one packet, and a slow server sends many
-        timer = threading.Timer(self._seconds, stop)
-        is_kept = False
-        try:
-            self._connect(connection)
-            timer.start()
-            connection.request("POST" if body else "GET", path or "/", body, self._headers)
-            with closing(connection.getresponse()) as response:
-                data = response.read(most_bytes + 1)
-                if len(data) > most_bytes:
-                    raise ProviderError(f"{self.url} answered with more than {most_bytes} bytes")
-                if response.length:
-                    raise http.client.IncompleteRead(data, response.length)
-            is_kept = not response.will_close and not late.is_set()
-            return Answer(response.status, _seconds(response.getheader("Retry-After")), data)
-        except (OSError, http.client.HTTPException) as error:
-            if late.is_set():
-                raise ProviderError(f"{self.url} gave no answer in {self._seconds:g} s") from None
-            raise ServerUnreachable(f"{self.url} broke off: {_reason(error)}") from None
-        finally:
-            timer.cancel()
-            self._give_back(connection, is_kept=is_kept)
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
         if connection.sock:
@@ -170,14 +168,6 @@ class HttpClient:
         if connection.sock:
             # longer than the timer's time, which says that the answer is late
             connection.sock.settimeout(self._seconds + 1)
-
-    def _give_back(self, connection: http.client.HTTPConnection, *, is_kept: bool) -> None:
-        with self._lock:
-            self._busy.discard(connection)
-            if is_kept and not self._is_closed:
-                self._idle.append(connection)
-                return
-        connection.close()
 
 
 def reach(url: str) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -22,8 +21,6 @@ from opdbus.settings.parsing import AUTO
 
 if TYPE_CHECKING:
     from opdbus.engine.remote.known_texts import KnownTexts
-
-T = TypeVar("T")
 
 # Texts of one request: enough for a good rate, few enough for the next text to wait for.
 _MOST_TEXTS: Final = 64
@@ -114,7 +111,7 @@ class RemoteServer:
 
         Raises ProofFailed, and ProviderError if it cannot be reached.
         """
-        self._form = self._wait(self._find_form)
+        self._form = self._find_form()
         count = len(self._known.texts)
         batches: list[Sequence[int]] = [[n] for n in range(0, count, count // _ALONE)]
         seen = [self._ask_known(batch) for batch in batches]
@@ -148,8 +145,7 @@ class RemoteServer:
                 )
             for first in range(0, len(sent), self.room):
                 numbers = sent[first : first + self.room]
-                part = [texts[number] for number in numbers]
-                vectors[numbers] = self._wait(partial(self._embed, part))
+                vectors[numbers] = self._embed([texts[number] for number in numbers])
         except ProviderError as error:
             self._error = self._error or error
         # another batch may have shown meanwhile that it cannot be trusted
@@ -160,7 +156,7 @@ class RemoteServer:
     def _embed(self, texts: list[str]) -> NDArray[np.float32]:
         """Return the vectors of texts, among which known ones are sent and must be right.
 
-        Raises Busy, ProofFailed for a deviation, ProviderError.
+        Raises ProofFailed for a deviation, ProviderError.
         """
         if self._error:
             raise self._error
@@ -200,7 +196,7 @@ class RemoteServer:
         """Return the vectors of known texts, which are sent in a random order."""
         order = known_texts.shuffled(range(len(numbers)))
         texts = [self._known.texts[numbers[place]] for place in order]
-        return self._wait(partial(self._ask, texts))[np.argsort(order)]
+        return self._ask(texts)[np.argsort(order)]
 
     def _largest_batch(self) -> tuple[list[int], NDArray[np.float32]]:
         """Return the most known texts that a request may have, some twice, and their vectors."""
@@ -253,27 +249,22 @@ class RemoteServer:
             )
         return found
 
-    def _wait(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, again while the server is busy; raises Busy in the end."""
-        give_up = time.monotonic() + self._terms.busy_seconds
-        while True:
-            try:
-                return work()
-            except Busy as busy:
-                pause = busy.seconds or _BUSY_SECONDS
-                if time.monotonic() + pause > give_up or self._closed.wait(pause):
-                    raise
-
     def _ask(self, texts: list[str]) -> NDArray[np.float32]:
-        """Return vectors of length 1; repeats a request that broke off."""
+        """Return vectors of length 1; asks again where the server is busy or a request broke off.
+
+        Raises the last error in the end.
+        """
         assert self._form  # noqa: S101 -- set by the proof
+        give_up = time.monotonic() + self._terms.busy_seconds
         pauses = list(_REPEAT_SECONDS)
         while True:
             try:
                 vectors = self._form.embed(self._client, texts, self._known.dimension)
                 break
-            except Busy:
-                raise
+            except Busy as busy:
+                pause = busy.seconds or _BUSY_SECONDS
+                if time.monotonic() + pause > give_up or self._closed.wait(pause):
+                    raise
             except ServerUnreachable:
                 if not pauses or self._closed.wait(pauses.pop(0)):
                     raise
