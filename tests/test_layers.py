@@ -26,7 +26,7 @@ ROOMS = (
 PARTS = {
     "bus": "names paths async_cache transport admission authorization service".split(),
     "index": (
-        "ranking database catalogue snapshot storage fields fulltext state_store vectors query"
+        "ranking database catalogue storage fields fulltext state_store vectors query"
         " changes search health"
     ).split(),
     "observe": "core packages systemd kernel network dbus host selection supervisor".split(),
