@@ -299,6 +299,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             run = Comparison(level, model.folder, given, Path(scratch))
             found[level] = {"model": model.name, **run.run(given.rounds)}
+    # the same with each model
+    for level in list(found)[1:]:
+        for row in found[level]["programs"].values():
+            row.pop("versions", None)
     write(given, found)
 
 
