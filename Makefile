@@ -8,7 +8,6 @@
 #   make docs         the tables of docs/ that code decides, etc/op-dbus/op-dbus.env, the man pages
 #   make bench        the figures in docs/performance.md, into benchmarks/results/
 #   make bench-engine the engine's figures and its peers', which takes more than an hour
-#   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own
 #   make soak         ten minutes of hostile and friendly clients together
 #   make models       the official models of all levels, from the Python index
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
@@ -50,7 +49,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run fleet test test-all models docs bench bench-engine fuzz soak peers clients onnxruntime-gpu install packages packages-test wheel image uninstall clean made_anew
+.PHONY: run fleet test test-all models docs bench bench-engine soak peers clients onnxruntime-gpu install packages packages-test wheel image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -89,11 +88,8 @@ bench-engine: $(VENV)/tested peers
 	$(BIN)/python benchmarks/engine/peer_comparison.py --venvs "$(PEERS)" --random \
 		--json benchmarks/results/$$(date -u +%F)-engine-peers.json --chart benchmarks/results
 
-fuzz: $(VENV)/tested
-	PYTHONPATH=tests $(BIN)/python -m fuzz
-
 soak: $(VENV)/tested
-	PYTHONPATH=tests $(BIN)/python -m robustness.soak
+	OP_DBUS_TEST_SOAK=10 $(BIN)/pytest -s tests/bus/test_soak.py
 
 peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
 

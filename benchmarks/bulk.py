@@ -22,8 +22,8 @@ from opdbus.bench import texts
 from opdbus.client import Client
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from fuzz.health import memory_mib
-from fuzz.serving import serving
+from harness.health import memory_mib
+from harness.serving import serving
 
 if TYPE_CHECKING:
     from harness.running import Running

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from fuzz.health import memory_mib
 from harness import value_host
+from harness.health import memory_mib
 
 from opdbus.bench.machine import describe
 from opdbus.config import load

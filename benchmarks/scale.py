@@ -20,7 +20,7 @@ from opdbus.bench.figures import percentiles
 from opdbus.client import Client
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from fuzz.health import memory_mib
+from harness.health import memory_mib
 from harness.running import Bus, Running
 from robustness.harness import PLACES, QUESTIONS, state, until_ready
 from sizes import changes

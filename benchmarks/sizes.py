@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from fuzz.health import memory_mib
+from harness.health import memory_mib
 from harness.running import Running, replace
 from robustness.harness import PLACES, ROLES
 

@@ -1,18 +1,11 @@
-"""What the robustness runs share: a made-up state, the command line, and the report."""
+"""A made-up state of any size, and the wait until a daemon serves it: benchmarks use them."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import sys
 from contextlib import suppress
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from opdbus import __version__
-from opdbus.bench.machine import describe
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 
@@ -69,35 +62,3 @@ async def until_ready(bus: str) -> None:
                 if status["State"] == "ready" and not status["Pending"]:
                     return
             await asyncio.sleep(0.01)
-
-
-def parser(text: str | None, objects: int = 0) -> argparse.ArgumentParser:
-    """Make a parser with the options that most runs have."""
-    made = argparse.ArgumentParser(description=text)
-    made.add_argument("--json", type=Path, help="write the report there")
-    if objects:
-        made.add_argument("--objects", type=int, default=objects)
-        made.add_argument("--tiny", action="store_true", help="with a tiny model")
-    return made
-
-
-def write(given: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
-    """Give the report of what was found, written as JSON where `--json` says."""
-    today = datetime.now(UTC).strftime("%Y-%m-%d")
-    report = {"date": today, "op-dbus": __version__, "machine": describe().line, **found}
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return report
-
-
-def finish(given: argparse.Namespace, found: dict[str, Any], failures: list[str]) -> int:
-    """Print and write what was found, and give the exit code.
-
-    Readings of each second are written only.
-    """
-    report = write(given, found)
-    shown = {name: value for name, value in report.items() if not name.endswith("each second")}
-    print(json.dumps(shown, indent=1))
-    for failure in failures:
-        print(f"failed: {failure}", file=sys.stderr)
-    return 1 if failures else 0

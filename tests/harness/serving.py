@@ -1,14 +1,12 @@
-"""A daemon on a private bus, ready to be fuzzed or attacked."""
+"""A daemon on a private bus, with a tiny model or the real one: benchmarks use it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from harness.broker import BUSES
-from harness.running import STATE, STATE_PATH, Running
+from harness.running import Running
 from harness.tiny import write_tiny_model
-
-from fuzz.wire import Wire
 
 EXAMPLE = Path(__file__).parents[2] / "state.example.json"
 
@@ -39,12 +37,3 @@ def serving(
             yield daemon
     finally:
         bus.kill()
-
-
-def wait_until_vectorized(daemon: Running) -> None:
-    """Wait until a daemon that has read its state file has a vector of every object."""
-    with Wire(daemon.bus) as wire:
-        wire.subscribe("type='signal',sender='org.opdbus',member='Vectorized'")
-        get = "org.freedesktop.DBus.Properties.Get"
-        while wire.call(STATE_PATH, get, "ss", STATE, "Pending").body()[0].value:
-            wire.receive()
