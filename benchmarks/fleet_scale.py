@@ -1,10 +1,9 @@
 """Questions over ten thousand hosts, whose rows are written by SQL straight into a database.
 
-`PYTHONPATH=.:tests python benchmarks/fleet_scale.py [--hosts 10000] [--objects 300]
-[--changes 200] [--folder DIR] [--run NAME] [--json FILE]`: with a folder, the database is kept
-there, and a second run only asks. Each question has a process of its own, whose memory is
-measured; the statements of its last run are planned again for the time of planning. The fleet has
-no vectors: searches compare words.
+`python benchmarks/fleet_scale.py [--hosts 10000] [--objects 300] [--changes 200] [--folder DIR]
+[--json FILE]`: with a folder, the database is kept there, and a second run only asks. Each question
+has a process of its own, whose memory is measured; the statements of its last run are planned again
+for the time of planning. The fleet has no vectors: searches compare words.
 """
 
 from __future__ import annotations
@@ -12,20 +11,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
+from harness import parse, say, write
 
-from opdbus.bench.machine import describe
 from opdbus.fleet import host_overview, housekeeping, postgres
 from opdbus.fleet.embedded_server import EmbeddedServer
 from opdbus.fleet.questions import (
@@ -166,13 +162,13 @@ async def load(connection: asyncpg.Connection, count: int, objects: int, changes
     made = _CONTENTS.replace("$1", str(names)).replace("$2", str(count)).replace("$3", str(own))
     for sql in (made, *_FILL):
         await connection.execute(sql)
-        _say(sql)
+        say(" ".join(sql.split())[:90])
     await connection.execute(_HOSTS, count, changes, objects)
     for first in range(1, count + 1, _HOSTS_A_STEP):
         last = min(count, first + _HOSTS_A_STEP - 1)
         await connection.execute(_OBJECTS, first, last, shared, now)
         await connection.execute(_CHANGES, first, last, changes, now, shared)
-    _say("objects and changes")
+    say("objects and changes")
     await connection.execute(_DRIFT, count)
     await connection.execute(
         "INSERT INTO opdbus.epoch (host, epoch, first_seq, reason)"
@@ -188,7 +184,7 @@ async def load(connection: asyncpg.Connection, count: int, objects: int, changes
     await connection.execute("DROP TABLE opdbus.made; SET session_replication_role = origin")
     for sql in definitions:
         await connection.execute(sql)
-        _say(sql)
+        say(" ".join(sql.split())[:90])
     await connection.execute("VACUUM ANALYZE")
 
 
@@ -273,8 +269,6 @@ async def _measure(url: str, password: str, ask: Question, rounds: int) -> dict[
         "temporary_files_mib": round(spilled / len(times) / 2**20, 1),
         "planning_ms": round(sum(planning), 1),
         "locks": locks,
-        # other programs ran beside it
-        "load": round(os.getloadavg()[0], 1),
     }
 
 
@@ -289,10 +283,6 @@ def _peak_mib() -> float:
     """Return the highest memory of this process; that of getrusage has its parent's."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%X')} {' '.join(text.split())[:90]}", file=sys.stderr, flush=True)
 
 
 async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -317,36 +307,24 @@ async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 found[name] = await asyncio.wrap_future(
                     process.submit(measure, server.url, server.password, name, now, 5)
                 )
-            _say(f"{name}: {found[name]}")
+            say(f"{name}: {found[name]}")
     return {"rows": sizes, "database_mib": mib, "questions": found}
 
 
 def main() -> None:
-    """Run the benchmark, and add it to the report."""
+    """Run the benchmark, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=10_000)
     parser.add_argument("--objects", type=int, default=300)
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--only", default="", help="questions whose names begin so")
-    parser.add_argument("--run", default="run")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    given = parse(parser)
     with tempfile.TemporaryDirectory(prefix="op-dbus-scale-") as made:
-        folder = arguments.folder or Path(made)
+        folder = given.folder or Path(made)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)
-        found = asyncio.run(run(arguments, folder))
-    report = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe().line}
-    if arguments.json and arguments.json.exists():
-        report = json.loads(arguments.json.read_text())
-    known = report.setdefault(arguments.run, found)
-    report[arguments.run] = found | {"questions": known["questions"] | found["questions"]}
-    text = json.dumps(report, indent=1, default=str)
-    if arguments.json:
-        arguments.json.write_text(text + "\n")
-    else:
-        print(text)
+        write(given, asyncio.run(run(given, folder)))
 
 
 if __name__ == "__main__":

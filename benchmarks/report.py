@@ -1,44 +1,53 @@
-"""Run the benchmarks and write one report, with the machine described, into results/.
+"""Runs every benchmark whose figures README and docs quote: `make bench`, as root.
 
-The README's figures come from the newest report that is committed.
+Each writes `results/NAME.json`, in place of its last report. `--only NAME...` runs some of them.
+Peers need `make peers`; what is not there is left out of a report. `fleet_scale.py` with 10,000
+hosts and `gpu/run.py` are run by hand. All together take about 75 minutes on two processors.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import subprocess
 import sys
-from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+import time
+from typing import Final
 
-from opdbus import __version__
-from opdbus.bench import machine
-from opdbus.engine.host import versions
+from harness import ROOT, say
 
-HERE = Path(__file__).parent
-PARTS = ("quality", "scale")
-PACKAGES = ("onnxruntime-gpu", "onnxruntime", "numpy", "tokenizers", "dbus-fast")
+RESULTS: Final = ROOT / "benchmarks" / "results"
+# A script of this folder and its arguments, or another command.
+SCRIPTS: Final = {
+    "size": "size.py",
+    "answers": "answers/run.py measure --levels static medium",
+    "exams": "answers/run.py exams",
+    "strangers": "answers/run.py strangers",
+    "peers": "engine/peers.py --rounds 1",
+    "http-servers": "http_load.py servers",
+    "http-hostile": "http_load.py hostile --seconds 20",
+    "fleet": "fleet.py hosts",
+    "fleet-workers": "fleet.py workers",
+}
 
 
 def main() -> None:
-    """Run each part in a process of its own."""
-    report: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "op-dbus": __version__,
-        "machine": {**asdict(machine.describe()), "packages": versions(PACKAGES)},
-    }
-    for part in PARTS:
-        print(f"measuring {part}...", file=sys.stderr)
-        done = subprocess.run(
-            [sys.executable, str(HERE / f"{part}.py")], check=True, stdout=subprocess.PIPE
-        )
-        report[part] = json.loads(done.stdout)
-    path = HERE / "results" / f"{report['date']}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(path)
+    """Run each in a process of its own, and exit with 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=[*SCRIPTS, "host"], default=[*SCRIPTS, "host"])
+    failed = []
+    for name in parser.parse_args().only:
+        report, began = RESULTS / f"{name}.json", time.monotonic()
+        say(f"{name}...")
+        if name == "host":
+            command = ["make", "bench-host", f"REPORT={report}"]
+        else:
+            script, *arguments = SCRIPTS[name].split()
+            place = str(ROOT / "benchmarks" / script)
+            command = [sys.executable, place, *arguments, "--json", str(report)]
+        code = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
+        say(f"{name}: {'failed' if code else 'done'} after {time.monotonic() - began:.0f} s")
+        failed += [name] if code else []
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":

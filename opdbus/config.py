@@ -96,10 +96,9 @@ class Config:
     execution_provider: parsing.ProviderRequest = _engine(
         "cpu",
         parsing.providers,
-        "where the model runs: `cpu` (`cpu:openvino` or `cpu:onnxruntime`), `openvino` (Intel GPU"
-        " or NPU), `cuda` (`gpu`), `tensorrt` (`trt`), `directml` (`dml`), `coreml`, `webgpu`,"
-        " `migraphx` (`rocm`), `remote:URL` (an embedding server), `auto`, or"
-        " an ordered chain such as `cuda,cpu`; one name is strict, a chain records why it moved on",
+        "where the model runs: `cpu`, `cpu:onnxruntime`, `cpu:openvino`, `openvino` (Intel),"
+        " `cuda`, `tensorrt`, `directml`, `coreml`, `webgpu`, `migraphx`, `remote:URL`, `auto`, or"
+        " a chain (`cuda,cpu`); one name is strict",
     )
     remote_token_file: Path | None = _engine(
         "",
@@ -139,9 +138,9 @@ class Config:
     observe: tuple[str, ...] = _setting(
         AUTO,
         parsing.name_list,
-        "what of the host is observed: `auto` (all that this host offers without privileges),"
-        " `none`, or a list such as `systemd,network,packages`; a service on the system bus is"
-        " mirrored: `auto,org.freedesktop.UDisks2`",
+        "what is observed: `auto` (all that needs no privileges), `none`, or a list:"
+        " `systemd,network`; a service on the system bus is mirrored:"
+        " `auto,org.freedesktop.UDisks2`",
     )
     volatile: tuple[str, ...] = _setting(
         "",
@@ -211,9 +210,8 @@ class Config:
     listen: tuple[str, ...] = _setting(
         "",
         parsing.addresses,
-        "where `op-dbus gateway` listens if systemd passes it no socket: `unix:PATH` or"
-        " `HOST:PORT`, several separated by commas; `metrics=HOST:PORT` is for metrics,"
-        " `write=unix:PATH` for routes that publish",
+        "where `op-dbus gateway` listens without a socket of systemd: `unix:PATH` or `HOST:PORT`,"
+        " separated by commas; `metrics=HOST:PORT` for metrics, `write=unix:PATH` for publishing",
     )
     http_token_file: Path | None = _setting(
         "",

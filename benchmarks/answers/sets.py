@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-sys.path.extend(str(Path(__file__).parents[1] / part) for part in (".", "static"))
+sys.path.append(str(Path(__file__).parents[2] / "training"))
 from corpus import packages, questions
 
 from opdbus import config

@@ -224,7 +224,7 @@ def suits_openvino(level: str, features: AbstractSet[str]) -> bool:
     """Return whether OpenVINO is the faster engine of `cpu` for a level on a processor.
 
     It is with AMX and, for the level high, with the instructions for products of int8 or bf16
-    (benchmarks/precisions.py). `.ci/choose-extras` has the same rule.
+    (benchmarks/results/2026-11-23-precisions.json). `.ci/choose-extras` has the same rule.
     """
     is_high = level == "high"
     return bool(features & _AMX or (is_high and features & {"avx512_vnni", "avx512_bf16"}))

@@ -86,5 +86,5 @@ class TopicAssignment:
 
 
 def count_for(objects: int) -> int:
-    """Return the number of topics for a number of objects; measured by benchmarks/insight.py."""
+    """Return the number of topics for a number of objects: docs/insight.md."""
     return 1 if objects < _FEW else min(MOST, max(2, round(math.sqrt(objects))))

@@ -1,6 +1,6 @@
 """Renderings of objects: the text that is embedded, and terms for lexical search.
 
-The contents of the text were chosen by measurement: see benchmarks/quality.py.
+The contents of the text were chosen by measurement on the check set of state.example.json.
 """
 
 import re

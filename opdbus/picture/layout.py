@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 Places = NDArray[np.complex64]
 
-# Chosen with benchmarks/map.py on 20,000 descriptions of packages to keep most neighbours.
+# Chosen on 20,000 descriptions of packages to keep most neighbours.
 NEIGHBOURS: Final = 10
 _STEPS: Final = 500
 _PUSHED: Final = 48

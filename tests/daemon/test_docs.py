@@ -31,9 +31,24 @@ def test_generated_parts_are_current() -> None:
     assert not stale, "run: make docs"
 
 
-def test_the_readme_is_short() -> None:
-    """The README has at most 130 lines."""
-    assert TEXTS[ROOT / "README.md"].count("\n") <= 130
+@pytest.mark.parametrize(
+    ("name", "most"), [("README.md", 80), ("CHANGELOG.md", 120), ("docs/architecture.md", 150)]
+)
+def test_first_pages_are_short(name: str, most: int) -> None:
+    """The README has at most 80 lines, the changelog 120, the architecture 150."""
+    assert TEXTS[ROOT / name].count("\n") <= most
+
+
+@EACH
+def test_cells_of_tables_are_short(path: Path) -> None:
+    """A cell of a table has at most 25 words: what takes more stands below the table."""
+    cells = (
+        cell
+        for line in TEXTS[path].splitlines()
+        if line.startswith("|")
+        for cell in re.split(r"(?<!\\)\|", line)
+    )
+    assert not [cell for cell in cells if len(cell.split()) > 25]
 
 
 @EACH

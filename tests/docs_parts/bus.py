@@ -31,9 +31,9 @@ def _interface(text: str) -> Iterator[str]:
     yield f"## {element.attrib['name']}\n\n{_doc(element)}"
     yield from map(_method, element.findall("method"))
     if rows := [_property(each) for each in element.findall("property")]:
-        yield "### Properties\n\n" + table(("property", "type", "meaning"), rows)
+        yield "### Properties\n\n" + "\n".join(rows)
     if rows := [_signal(each) for each in element.findall("signal")]:
-        yield "### Signals\n\n" + table(("signal", "meaning"), rows)
+        yield "### Signals\n\n" + "\n".join(rows)
 
 
 def _method(element: ET.Element) -> str:
@@ -44,15 +44,15 @@ def _method(element: ET.Element) -> str:
     return f"### {name}\n\n`{name}({given}) -> ({taken})`\n\n{_doc(element)}\n\n{' '.join(facts)}"
 
 
-def _property(element: ET.Element) -> tuple[str, str, str]:
+def _property(element: ET.Element) -> str:
     more = _ACCESS[element.attrib["access"]]
     if action := _annotation(element, _ACTION):
         more += f" Action: `{action}`."
-    return f"`{element.attrib['name']}`", f"`{element.attrib['type']}`", _doc(element) + more
+    return f"- `{element.attrib['name']}` `{element.attrib['type']}`: {_doc(element)}{more}"
 
 
-def _signal(element: ET.Element) -> tuple[str, str]:
-    return f"`{element.attrib['name']}({_args(element)})`", _doc(element)
+def _signal(element: ET.Element) -> str:
+    return f"- `{element.attrib['name']}({_args(element)})`: {_doc(element)}"
 
 
 def _args(element: ET.Element, direction: str = "") -> str:
@@ -66,7 +66,7 @@ def _annotation(element: ET.Element, name: str) -> str:
 
 
 def _doc(element: ET.Element) -> str:
-    return " ".join(_annotation(element, _DOC).split()).replace("|", "\\|")
+    return " ".join(_annotation(element, _DOC).split())
 
 
 def error_names() -> str:

@@ -1,6 +1,7 @@
 """A fleet of six hosts whose differences are known, and a gateway's access to it."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,13 +11,15 @@ from pathlib import Path
 from harness.assistants import HOSTILE
 from harness.fleet_workers import work
 from harness.fleets import FleetDatabase, facts, fleet_database
-from harness.simulated_hosts import SimulatedObject, drifted, shared_objects
 from opdbus import config
 from opdbus.fleet import administration
 from opdbus.fleet.embedded_server import SUPERUSER
 from opdbus.fleet.uplink import ChangeRow, StateRow
 from opdbus.history.hash_chain import row_hash
 from opdbus.state.object import ObjectId, canonical
+
+sys.path.append(str(Path(__file__).parents[2] / ".ci"))
+from simulated_hosts import SimulatedObject, drifted, shared_objects
 
 WEB = ("web1", "web2", "web3", "web4", "web5")
 HOSTS = ("db1", *WEB)

@@ -1,8 +1,8 @@
 """Days of hosts: what changed is found by meaning, with the model that is shipped.
 
-`day` was recorded: benchmarks/host/day.py says how, and how an installed op-dbus answers. `school`
-is made up, with declarations and drift, too. Nothing was changed after its questions of the set
-`held` had been asked.
+`day` was recorded on a booted host on 2026-11-23: 53 acts of an administrator. `school` is made up,
+with declarations and drift, too. Nothing was changed after its questions of the set `held` had been
+asked.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Ranking of changes by a question's subject, event and kind.
 
-The constants are not tuned to a recorded day: see benchmarks/host/day.py.
+The constants are not tuned to the recorded day of tests/history/test_day.py.
 """
 
 import math

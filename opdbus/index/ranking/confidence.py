@@ -1,8 +1,8 @@
 """The confidence model: the probability that a hit is right, and whether a hit is weak.
 
 A second probability, that the query has an answer on this host, decides whether all hits are weak.
-Both are logistic functions. benchmarks/answers/fit.py fits their weights in calibration.tsv on one
-half of the check sets; docs/searching.md has the results on the other half.
+Both are logistic functions. `benchmarks/answers/run.py fit` fits their weights, calibration.tsv, on
+one half of the check sets; docs/searching-reference.md has the results on the other half.
 """
 
 import math
@@ -22,7 +22,7 @@ _LEAST: Final = 0.005
 COMPARED: Final = 10
 # On a host of few objects (`CosineBaseline.small_host`), the odds of an answer must be this many
 # times as high, and the confidence of the best hit at least this: a term that all other objects
-# lack means little there. Fitted by few.py and strangers.py of benchmarks/answers.
+# lack means little there. Fitted on random parts of the hosts of benchmarks/answers.
 _ODDS_OF_FEW: Final = 4.0
 _LEAST_OF_FEW: Final = 0.15
 # The least divisor of `Features.cosine_z_score`: cosines with less spread carry no information.

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from opdbus.language.kinds import RequestedKinds
 
 MODES: Final = ("hybrid", "vector", "lexical")
-# Weight of the lexical score beside a cosine: chosen with benchmarks/quality.py.
+# Weight of the lexical score beside a cosine: chosen with the check set of state.example.json.
 LEXICAL_WEIGHT: Final = 0.5
-# Weight of the term overlap: chosen with benchmarks/answers/measure.py.
+# Weight of the term overlap: chosen with `benchmarks/answers/run.py measure`.
 OVERLAP_WEIGHT: Final = 0.2
 # Weight of the share of named values: chosen on tests/data/value_questions.json, and small enough
 # that an exact name still wins.
 VALUE_WEIGHT: Final = 0.4
 # Extra weight of the named-value share for entries of a named kind, on top of VALUE_WEIGHT.
 VALUE_OF_KIND_WEIGHT: Final = 0.4
-# Boost of an entry of a kind that the query asks for: chosen with benchmarks/host/questions.py.
+# Boost of an entry of a kind that the query asks for: chosen on questions about a booted host.
 KIND_BOOST: Final = 0.15
 # Boost of an entry whose whole name is a word of the query.
 NAME_BOOST: Final = 0.2
