@@ -289,7 +289,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Fill the database unless it has hosts, and ask each question."""
     async with EmbeddedServer(folder) as server:
         async with postgres.connected(server.url, server.password) as connection:
-            await postgres.migrate(connection)
+            await postgres.make_schema(connection)
             if not await connection.fetchval("SELECT count(*) FROM opdbus.host"):
                 await load(connection, arguments.hosts, arguments.objects, arguments.changes)
             now = await connection.fetchval("SELECT max(at) FROM opdbus.change") + 1

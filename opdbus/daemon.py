@@ -282,18 +282,17 @@ class Daemon:
     async def _build_indexes(self) -> None:
         """Load terms and fields into memory; until then searches take longer.
 
-        Vectors are loaded before, since `ready` waits for them. Snapshots for the next start are
-        written afterwards.
+        Vectors are loaded before, since `ready` waits for them.
         """
         with suppress(OpDbusError):
             await self._vectors.current_index()
         await self._memory.words.ready()
-        await until_first_ends(self._memory.fields.run(), self._write_snapshots())
+        start(self._settle(), self._tasks)
+        await self._memory.fields.run()
 
-    async def _write_snapshots(self) -> None:
+    async def _settle(self) -> None:
         await self._memory.build_indexes()
         await self._refresh()
-        await self._memory.snapshot_writer.run()
 
     async def _follow_serving(self) -> None:
         """Log and announce each change of the serving engine."""
@@ -347,7 +346,7 @@ class Daemon:
     def _progress(self) -> None:
         """Report progress of long work to systemd, and its end to clients."""
         self._systemd.progress()
-        if hasattr(self, "_state") and self._memory.migrator.done.is_set():
+        if hasattr(self, "_state") and self._memory.eraser.checked.is_set():
             self._refresh_soon()
 
     def _remember_fault(self, sentence: str) -> None:

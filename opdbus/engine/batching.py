@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from opdbus.engine.tokenizer import Tokens
 from opdbus.platform.lean_imports import distinct
 from opdbus.platform.metrics import Histogram
-from opdbus.platform.slices import slices
 
 # Target duration of a batch: short enough for the next text to wait for, long enough for a good
 # rate.
@@ -344,15 +343,3 @@ def same_lengths(lengths: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], 
     for start, end in pairwise([0, *bounds.tolist(), len(order)]):
         if start < end:
             yield order[start:end], int(ordered[start])
-
-
-def plan_batches(lengths: NDArray[np.intp], budget: int) -> list[NDArray[np.intp]]:
-    """Split text indexes into chunks of one length each, at most `budget` tokens a chunk.
-
-    Long texts come first, so that the slowest batch is not the last.
-    """
-    return [
-        chunk
-        for numbers, length in reversed(list(same_lengths(lengths)))
-        for chunk in slices(numbers, max(1, budget // length))
-    ]

@@ -93,14 +93,13 @@ async def serve(options: ServeOptions, service: Systemd, announce: Callable[[str
             # the database ends before the front, so that clients receive what it says of it
             async with front, EmbeddedServer(options.folder) as server:
                 async with postgres.connected(server.url, server.password) as connection:
-                    applied = await postgres.migrate(connection)
+                    await postgres.make_schema(connection)
                     # new at each start, so that it is nowhere else
                     word = await administration.renew_own_worker(connection)
                 regular_files.replace_file(options.folder / _WORKER_PASSWORD, word + "\n")
                 endpoint = Endpoint(names[0], listeners[0].getsockname()[1])
                 _write_endpoint(options.folder, endpoint)
-                for line in (*(f"applied {name}" for name in applied), _line(endpoint)):
-                    announce(line)
+                announce(_line(endpoint))
                 service.describe = lambda: f"{_line(endpoint)}; {front.sessions} sessions"
                 front.on_change = service.renew
                 service.ready()

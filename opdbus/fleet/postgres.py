@@ -1,4 +1,4 @@
-"""Connections to the fleet's database, and the migrations of its schema."""
+"""Connections to the fleet's database, and its schema."""
 
 import hashlib
 import re
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -21,7 +21,7 @@ from opdbus.errors import (
     TimedOut,
 )
 
-_FILE: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
+_SCHEMA: Final = ("tables.sql", "functions.sql")
 _CONNECT_SECONDS: Final = 15.0
 # Rows of PostgreSQL's classes 08, 53 and 57: the server is away, full or restarting.
 _AWAY: Final = ("08", "53", "57")
@@ -32,15 +32,6 @@ _NO_SCHEMA: Final = (
 )
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey")
 _OLDEST_SERVER: Final = 140000
-
-
-class Migration(NamedTuple):
-    """A file of the schema; `sha256` is in hexadecimal."""
-
-    number: int
-    name: str
-    sql: str
-    sha256: str
 
 
 def without_password(url: str) -> str:
@@ -179,19 +170,14 @@ async def close(connection: asyncpg.Connection) -> None:
         connection.terminate()
 
 
-def migrations() -> list[Migration]:
-    """Return all migrations, in their order."""
-    found = []
-    for file in resources.files("opdbus.fleet").joinpath("schema").iterdir():
-        if match := _FILE.fullmatch(file.name):
-            sql = file.read_text(encoding="utf-8")
-            digest = hashlib.sha256(sql.encode()).hexdigest()
-            found.append(Migration(int(match[1]), file.name, sql, digest))
-    return sorted(found)
+def schema() -> str:
+    """Return the SQL that makes the schema."""
+    folder = resources.files("opdbus.fleet").joinpath("schema")
+    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _SCHEMA)
 
 
-async def migrate(connection: asyncpg.Connection) -> list[str]:
-    """Apply the migrations that the database lacks, all or none; return their names.
+async def make_schema(connection: asyncpg.Connection) -> bool:
+    """Make the schema; return False if the database has it.
 
     Raises ConfigError for a server or a schema that this version cannot use.
     """
@@ -207,49 +193,28 @@ async def migrate(connection: asyncpg.Connection) -> list[str]:
     async with connection.transaction():
         await connection.execute(
             "CREATE SCHEMA IF NOT EXISTS opdbus;"
-            "CREATE TABLE IF NOT EXISTS opdbus.migration (number integer PRIMARY KEY,"
-            " name text NOT NULL, sha256 text NOT NULL,"
-            " applied_at timestamptz NOT NULL DEFAULT now())"
+            "CREATE TABLE IF NOT EXISTS opdbus.made_by (sha256 text NOT NULL);"
+            "LOCK TABLE opdbus.made_by IN EXCLUSIVE MODE"
         )
-        await connection.execute("LOCK TABLE opdbus.migration IN EXCLUSIVE MODE")
-        wanted = require_known(await _applied(connection))
-        for each in wanted:
-            await connection.execute(each.sql)
-            await connection.execute(
-                "INSERT INTO opdbus.migration (number, name, sha256) VALUES ($1, $2, $3)",
-                each.number,
-                each.name,
-                each.sha256,
-            )
-    return [each.name for each in wanted]
+        if await connection.fetchval("SELECT to_regclass('opdbus.host')"):
+            await require_schema(connection)
+            return False
+        await connection.execute(schema())
+        await connection.execute("INSERT INTO opdbus.made_by VALUES ($1)", _digest())
+    return True
 
 
 async def require_schema(connection: asyncpg.Connection) -> None:
     """Raise ConfigError unless the database's schema is the one of this version."""
-    wanted = require_known(await _applied(connection))
-    if wanted:
+    if await connection.fetchval("SELECT sha256 FROM opdbus.made_by") != _digest():
         raise ConfigError(
-            f"the database lacks {wanted[0].name}: `op-dbus fleet init` brings it up to date"
+            "the database has the schema of another op-dbus: keep it for that one, and give this"
+            " one a new database, to which hosts send their history again"
         )
 
 
-async def _applied(connection: asyncpg.Connection) -> dict[int, tuple[str, str]]:
-    rows = await connection.fetch("SELECT number, name, sha256 FROM opdbus.migration")
-    return {row["number"]: (row["name"], row["sha256"]) for row in rows}
-
-
-def require_known(applied: dict[int, tuple[str, str]]) -> list[Migration]:
-    """Return the migrations that are not applied yet; raise ConfigError for unknown ones."""
-    files = {each.number: each for each in migrations()}
-    for number, (name, sha256) in sorted(applied.items()):
-        if number not in files:
-            raise ConfigError(
-                f"the database was made by a later version of op-dbus: it has {name}; update this"
-                " one"
-            )
-        if files[number].sha256 != sha256:
-            raise ConfigError(f"{name} is not the file that was applied to the database")
-    return [each for number, each in sorted(files.items()) if number not in applied]
+def _digest() -> str:
+    return hashlib.sha256(schema().encode()).hexdigest()
 
 
 def require_host_name(name: str) -> str:

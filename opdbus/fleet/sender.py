@@ -119,11 +119,6 @@ class News:
             del self._changed[path]
         return found
 
-    @property
-    def has_changed(self) -> bool:
-        """True while states must be sent."""
-        return bool(self._changed)
-
     def begin_comparison(self) -> None:
         """Forget changed objects: all are compared now."""
         self.needs_comparison = False

@@ -19,7 +19,6 @@ from opdbus.gateway import (
     change_stream,
     embeddings,
     host_routes,
-    older_routes,
     ollama,
     tei,
     write_routes,
@@ -55,7 +54,6 @@ _READING: Final = (
     change_stream.router,
     host_routes.router,
     host_routes.objects,
-    older_routes.router,
     fleet_routes.router,
     page.router,
 )

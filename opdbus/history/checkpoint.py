@@ -1,7 +1,7 @@
-"""Checkpoints: the root of history at a moment, as three lines of text in the journal.
+"""Checkpoints: the end of history at a moment, as three lines of text in the journal.
 
-The format is C2SP's tlog-checkpoint: the origin, the number of rows, the root of the tree. They are
-read back from the journal, where the service itself wrote them.
+The lines are the origin, the number of rows, and the hash of the last row. They are read back from
+the journal, where the service itself wrote them.
 """
 
 import base64
@@ -30,13 +30,13 @@ _FIELDS: Final = f"{FIELD},{FIRST_FIELD}"
 
 
 class Checkpoint(NamedTuple):
-    """The root over the first `size` rows, logged `at` microseconds since 1970.
+    """The hash of row `size`, the last one, logged `at` microseconds since 1970.
 
     `first` is the first row that was kept then.
     """
 
     size: int
-    root: bytes
+    hash: bytes
     at: int
     first: int
 
@@ -58,14 +58,14 @@ def origin(machine_id: str) -> str:
 
 def text_of(head: Head, origin: str) -> str:
     """Return the checkpoint of a chain with this end."""
-    return f"{origin}\n{head.seq}\n{base64.b64encode(head.root()).decode()}\n"
+    return f"{origin}\n{head.seq}\n{base64.b64encode(head.hash).decode()}\n"
 
 
 def parse(text: str, at: int, first: str = "") -> Checkpoint | None:
     """Parse a checkpoint; return None if `text_of` cannot have written it."""
-    name, size, root, *rest = [*text.split("\n"), "", ""]
+    name, size, last_hash, *rest = [*text.split("\n"), "", ""]
     try:
-        data = base64.b64decode(root, validate=True)
+        data = base64.b64decode(last_hash, validate=True)
     except binascii.Error:
         return None
     is_one = name.startswith("op-dbus/") and not any(rest) and len(data) == _HASH_BYTES

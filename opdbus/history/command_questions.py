@@ -59,7 +59,6 @@ class Form(NamedTuple):
     is_only: bool = True
 
 
-_SOME: Final = r"(?:list|show|the|all|any|last|recent)"
 _SUCH: Final = rf"commands? (?:that |which )?(?:{_WAS} )?{_RAN}"
 _THIS_USER: Final = r"(?:user )?(?P<user>[\w.-]+)"
 _DONE: Final = r"(?:do|done|run|change|changed|executed?|typed?)"

@@ -32,12 +32,8 @@ _AT_A_TIME: Final = 128
 BLOCK: Final = 1024
 # The fact with the last row that may have values that are secret by the present rules.
 UNCHECKED: Final = "history unchecked"
-_TIMES: Final = """
-CREATE TABLE IF NOT EXISTS history_times (
-    block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER
-);
-"""
-_TABLES: Final = """
+SCHEMA: Final = """
+CREATE TABLE history_times (block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER);
 CREATE TABLE history (
     seq INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -76,7 +72,6 @@ CREATE TRIGGER sentences_deleted AFTER DELETE ON sentences BEGIN
     INSERT INTO sentence_words (sentence_words, rowid, text) VALUES ('delete', old.id, old.text);
 END;
 """
-SCHEMA: Final = _TABLES + _TIMES
 _INSERT: Final = """
 INSERT INTO history
     (seq, at, boot, source, plugin, kind, name, what, cause, fields, salt, digest, folded,
@@ -89,8 +84,6 @@ INSERT INTO history_times VALUES (?1, ?2, ?2) ON CONFLICT (block) DO UPDATE SET
 _FIND_TIMES: Final = f"""
 INSERT OR REPLACE INTO history_times SELECT seq / {BLOCK}, min(at), max(at) FROM history GROUP BY 1
 """  # noqa: S608 -- our own constant
-# Migration of databases that found rows by an index of their times.
-ADD_TIMES: Final = f"{_TIMES}; DROP INDEX IF EXISTS history_by_time; {_FIND_TIMES}"
 _INTO_SENTENCES: Final = "INSERT INTO sentences (id, digest, text)"
 # Digests in one query.
 _ASKED: Final = 512
@@ -127,9 +120,9 @@ def read_state(database: sqlite3.Connection, name: str = "history") -> State:
     row = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
     if row is None:
         return State()
-    seq, last, frontier, size = json.loads(row[0])
-    head = Head(seq, bytes.fromhex(last), tuple(map(bytes.fromhex, frontier)))
-    if len(head.frontier) != seq.bit_count() or len(head.hash) != _HASH_BYTES:
+    seq, last, size = json.loads(row[0])
+    head = Head(max(0, seq), bytes.fromhex(last))
+    if len(head.hash) != _HASH_BYTES:
         raise ValueError(f"{name} is damaged")
     return State(head, max(0, size))
 
@@ -151,14 +144,12 @@ class Ledger:
             state = read_state(self.database)
             if state.head.seq >= (last or 0):
                 return state
-        cut, size = self.cut(), 0
-        seq, before, frontier = cut.seq, cut.hash, list(cut.frontier)
+        (seq, before), size = self.cut(), 0
         rows = self.database.execute(f"SELECT seq, hash, {ROW_SIZE} FROM history ORDER BY seq")  # noqa: S608 -- our own constant
         for number, row, more in rows:
             before = row if isinstance(row, bytes) and len(row) == _HASH_BYTES else _NO_HASH
-            hash_chain.extend(frontier, seq, number, before)
             seq, size = number, size + more
-        return State(Head(seq, before, tuple(frontier)), size)
+        return State(Head(seq, before), size)
 
     def cut(self) -> Head:
         """Return the head at which the kept rows begin."""
@@ -169,8 +160,7 @@ class Ledger:
     def append(self, changes: Iterable[Change], at: int, boot: str) -> range:
         """Add changes with one time, in microseconds since 1970; return their row numbers."""
         state, changes = self.state(), [*changes]
-        first, last, size = state.head.seq, state.head.hash, state.bytes
-        frontier, rows = list(state.head.frontier), []
+        (first, last), size, rows = state.head, state.bytes, []
         sentences = self._sentences(change.sentence for change in changes)
         # all salts in one call, which releases the GIL
         salts = io.BytesIO(secrets.token_bytes(hash_chain.SALT_BYTES * len(changes)))
@@ -180,7 +170,6 @@ class Ledger:
             cause, folded, *_ = change.why
             covered = (seq, at, boot, *change.identity, change.change_type, cause)
             last = hash_chain.row_hash(last, [*covered, folded, digest.hex()])
-            hash_chain.grow(frontier, seq - 1, last)
             size += _ROW_BYTES + sum([len(one) for one in (*covered, fields) if type(one) is str])
             sentence = sentences.get(change.sentence)
             blobs = bytearray(salt), bytearray(digest), folded, sentence, bytearray(last)
@@ -188,7 +177,7 @@ class Ledger:
         added = range(first + 1, first + len(rows) + 1)
         if rows:
             insert(self.database, _INSERT, rows)
-            self.set_state(State(Head(first + len(rows), last, tuple(frontier)), size))
+            self.set_state(State(Head(first + len(rows), last), size))
         blocks = {seq // BLOCK for seq in added}
         self.database.executemany(_EXTEND_TIMES, ((block, at) for block in blocks))
         return added
@@ -272,24 +261,21 @@ class Ledger:
     def prune(self, last: int) -> int:
         """Delete some of the oldest rows up to `last`; return their number.
 
-        The rest stays verifiable: the number and hash of the last deleted row and the frontier of
-        the tree are kept.
+        The rest stays verifiable: the number and hash of the last deleted row are kept.
         """
         cut, size, sentences = self.cut(), 0, list[int | None]()
-        seq, last_hash, frontier = cut.seq, cut.hash, list(cut.frontier)
         oldest = self.database.execute(f"{_OLDEST} LIMIT {MAX_PRUNED}").fetchall()
         for number, row, sentence, more in oldest:
             if number > last or size > _MAX_PRUNED_BYTES:
                 break
-            hash_chain.extend(frontier, seq, number, row)
-            seq, last_hash, size = number, row, size + more
+            cut, size = Head(number, row), size + more
             sentences.append(sentence)
         if sentences:
-            self.database.execute("DELETE FROM history WHERE seq <= ?", (seq,))
-            kept = (seq + 1) // BLOCK
+            self.database.execute("DELETE FROM history WHERE seq <= ?", (cut.seq,))
+            kept = (cut.seq + 1) // BLOCK
             self.database.execute("DELETE FROM history_times WHERE block < ?", (kept,))
             self._drop_sentences(sentences)
-            self.set_state(State(Head(seq, last_hash, tuple(frontier))), "history cut")
+            self.set_state(State(cut), "history cut")
             state = self.state()
             self.set_state(State(state.head, max(0, state.bytes - size)))
         return len(sentences)
@@ -311,9 +297,7 @@ class Ledger:
     def set_state(self, state: State, name: str = "history") -> None:
         """Store the end of the chain, or under another name its beginning."""
         head = state.head
-        value = json.dumps(
-            [head.seq, head.hash.hex(), [node.hex() for node in head.frontier], state.bytes]
-        )
+        value = json.dumps([head.seq, head.hash.hex(), state.bytes])
         self.database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )

@@ -1,4 +1,4 @@
-"""Verification of history: recomputes each row's hash and compares roots with checkpoints."""
+"""Verification of history: recomputes each row's hash and compares it with checkpoints."""
 
 import json
 import sqlite3
@@ -105,7 +105,7 @@ def verify(database: sqlite3.Connection, checkpoints: Iterable[Checkpoint]) -> R
 
 
 class _Verification:
-    """One pass over the rows, with the expected chain and tree."""
+    """One pass over the rows, with the expected chain."""
 
     def __init__(self, database: sqlite3.Connection, checkpoints: Iterable[Checkpoint]) -> None:
         self._database = database
@@ -116,8 +116,7 @@ class _Verification:
         cut = self._state("history cut")
         self._cut = cut.head if cut else Head()
         self._seq, self._hash = self._cut.seq, self._cut.hash
-        self._frontier = list(self._cut.frontier)
-        # False once a row is missing: no root can be computed from then on
+        # False once a row is missing or does not follow: no checkpoint vouches from then on
         self._is_whole = True
         self._report = Report(self._seq + 1, checkpoints=len(self._ahead))
 
@@ -125,7 +124,7 @@ class _Verification:
         """Verify all rows in their order, then the end of the chain."""
         if self._ahead and self._cut.seq >= (kept := max(point.first for point in self._ahead)):
             self._add_missing(kept, self._cut.seq, "missing, and op-dbus did not prune so far")
-        self._compare_root()
+        self._compare()
         rows = self._database.execute(f"{_ROWS} ORDER BY seq")
         try:
             for values in rows:
@@ -146,6 +145,7 @@ class _Verification:
             self._add_missing(self._seq + 1, row.seq - 1, "missing")
             self._is_whole = False
         elif row.hash_after(self._hash, row.seq) != row.hash:
+            self._is_whole = False
             wrong = "the row was changed, or stands in the place of another"
             near = self._database.execute(
                 f"{_ROWS} WHERE seq > ? ORDER BY seq LIMIT ?", (row.seq, _NEAR)
@@ -157,9 +157,7 @@ class _Verification:
         if wrong:
             self._add(row.seq, wrong, row)
         self._seq, self._hash = row.seq, row.hash if isinstance(row.hash, bytes) else b""
-        if self._is_whole:
-            hash_chain.grow(self._frontier, row.seq - 1, self._hash)
-        self._compare_root()
+        self._compare()
 
     def _wrong_values(self, row: _Row) -> str:
         """Return the problem of a row's values, "" if there is none."""
@@ -202,13 +200,13 @@ class _Verification:
             except (TypeError, ValueError, LookupError):
                 continue  # reported as a damaged row
 
-    def _compare_root(self) -> None:
-        """Compare the root with the checkpoints of the present number of rows."""
+    def _compare(self) -> None:
+        """Compare the last hash with the checkpoints of the present number of rows."""
         while self._ahead and self._ahead[-1].size <= self._seq:
             point = self._ahead.pop()
             if point.size < self._seq or not self._is_whole:
                 continue  # of pruned rows, or after a missing one
-            if hash_chain.root_of(self._frontier) == point.root:
+            if self._hash == point.hash:
                 self._report.vouched, self._report.vouched_at = point.size, point.at
             elif not self._report.problems:
                 first = min(max(self._report.vouched, self._cut.seq) + 1, point.size)
@@ -225,7 +223,7 @@ class _Verification:
         head = state.head if state else Head(-1)
         if head.seq > self._seq:
             self._add_missing(self._seq + 1, head.seq, "missing: the tail was cut off")
-        elif self._is_whole and head != Head(self._seq, self._hash, tuple(self._frontier)):
+        elif self._is_whole and head != Head(self._seq, self._hash):
             self._add(self._seq, "the end of the chain is not the one that was noted")
         if self._ahead and not report.problems:
             point = self._ahead[0]

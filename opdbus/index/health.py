@@ -54,8 +54,8 @@ class Health:
             return f"Failed: {count:,} objects, search without the model"
         if not self._declared.attempted and (embedder or level == "none"):
             return f"Reading the state file, {count:,} objects known"
-        if migrating := self._store.migrator.sentence():
-            return migrating
+        if checking := self._store.eraser.sentence():
+            return checking
         if not self._store.is_settled and (embedder or level == "none"):
             return f"Reading the words of {count:,} objects"
         if level == "none":

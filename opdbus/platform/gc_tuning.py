@@ -4,21 +4,16 @@ import ctypes
 import gc
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Final
 
 # Parameters of mallopt, as numbered in malloc.h.
-_M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 # Vectors of a batch and large replies are larger than this, most objects much smaller.
 _LARGE_BYTES: Final = 128 << 10
-# From this number of state objects on, search arrays of up to _LARGEST_BYTES are kept.
-_VERY_MANY: Final = 50_000
-_LARGEST_BYTES: Final = 8 << 20
-_KEPT_BYTES: Final = 64 << 20
 # Under Python's lock one thread at a time allocates, so that two arenas are enough.
 _ARENAS: Final = 2
 # Memory is trimmed when the number of objects falls by this factor; fewer than _FEW count as _FEW.
@@ -36,23 +31,10 @@ def limit_fragmentation() -> None:
     By default glibc raises its mmap threshold once a large block is freed. Small blocks behind
     large ones then keep its heaps from shrinking.
     """
-    _tune({_M_MMAP_THRESHOLD: _LARGE_BYTES, _M_ARENA_MAX: _ARENAS})
-
-
-def keep_arrays() -> None:
-    """Have glibc keep the memory of large arrays for reuse, unlike limit_fragmentation.
-
-    Each search among a million objects allocates many arrays of 4 MB; mapping and clearing them
-    anew takes longer than reuse. The price is idle memory, about 75 MB.
-    """
-    _tune({_M_MMAP_THRESHOLD: _LARGEST_BYTES, _M_TRIM_THRESHOLD: _KEPT_BYTES})
-
-
-def _tune(parameters: Mapping[int, int]) -> None:
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        for parameter, value in parameters.items():
-            libc.mallopt(parameter, value)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def resident_bytes() -> int:
@@ -102,7 +84,7 @@ def trim() -> None:
 
 
 class Heap:
-    """Tuner of glibc by the number of state objects: keeps arrays if many, trims after a fall."""
+    """Trimming of glibc's heaps after the number of state objects has fallen."""
 
     def __init__(self, trim: Callable[[], None] = trim) -> None:
         self._trim = trim
@@ -110,8 +92,6 @@ class Heap:
 
     def hold(self, size: int) -> None:
         """Record the number of state objects."""
-        if self._most < _VERY_MANY <= size:
-            keep_arrays()
         self._most = max(self._most, size)
 
     def trim_if_shrunk(self, size: int) -> None:

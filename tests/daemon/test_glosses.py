@@ -45,7 +45,7 @@ def test_values_are_kept_when_glosses_change(tmp_path: Path) -> None:
             query = "UPDATE facts SET value = ? WHERE name = 'written by'"
             database.execute(query, (REDACTED_BY + version,))
         async with StateStore(tmp_path / "db") as memory:
-            await memory.migrator.done.wait()
+            await memory.eraser.checked.wait()
             view = memory.catalogue.view
             return bool(view.traits[: view.end].any())
 

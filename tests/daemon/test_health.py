@@ -22,17 +22,17 @@ def health(
     tried: bool = True,
     level: str = "medium",
     settled: bool = True,
-    migrating: str = "",
+    checking: str = "",
 ) -> Health:
     """Give the health of a daemon that is like this."""
     archive = SimpleNamespace(fault=store_fault)
-    migrator = SimpleNamespace(sentence=lambda: migrating)
+    eraser = SimpleNamespace(sentence=lambda: checking)
     memory = SimpleNamespace(
         archive=archive,
         catalogue=[1, 2],
         stale=asyncio.Event(),
         is_settled=settled,
-        migrator=migrator,
+        eraser=eraser,
     )
     serving = SimpleNamespace(phase=phase, config=SimpleNamespace(vector_level=level))
     vectors = SimpleNamespace(memory=memory, serving=serving, fault=vectors_fault)
@@ -90,8 +90,8 @@ def test_level_none_is_ready() -> None:
 
 
 @pytest.mark.parametrize("level", ["none", "medium"])
-def test_the_sentence_tells_of_a_migration(level: str) -> None:
-    """Say how much is still to be brought up to this version, at every level."""
-    left = "Bringing objects up to this version: 7 are left"
-    assert health(READY, level=level, settled=False, migrating=left).sentence() == left
+def test_the_sentence_tells_of_rows_to_check(level: str) -> None:
+    """Say how much of history is still to be looked through, at every level."""
+    left = "Looking for secrets in history: 7 rows are left, hidden till then"
+    assert health(READY, level=level, settled=False, checking=left).sentence() == left
     assert "Reading the words" in health(READY, level="none", settled=False).sentence()

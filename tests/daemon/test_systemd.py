@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.old_databases import old
+from harness.remembering import OWNER, disown, run, unit
 from harness.running import (
     PATIENCE_SECONDS,
     Bus,
@@ -454,13 +454,11 @@ async def test_long_work_before_ready_extends_the_start() -> None:
     assert (ready, rest) == ("READY=1\nSTATUS=at rest", [])
 
 
-@pytest.mark.parametrize("name", ["9b7201f", "f936244"])
-def test_a_start_that_redacts_tells_that_it_goes_on(
-    daemons: Make, listener: Listener, name: str
-) -> None:
+def test_a_start_that_redacts_tells_that_it_goes_on(daemons: Make, listener: Listener) -> None:
     """Extend the start while objects of an older version are looked through, and then be ready."""
     daemon = daemons(VECTOR_LEVEL="none")
-    old(daemon.state_dir, name, written="redaction 0, text 0")
+    run(daemon.state_dir, lambda memory: memory.publish([unit("a", state="b")], OWNER))
+    disown(daemon.state_dir / "memory.db")
     with notifying(daemon, listener):
         seen = listener.until("READY")
     assert any("EXTEND_TIMEOUT_USEC" in message for message in seen)

@@ -11,7 +11,6 @@ from opdbus.engine.batching import (
     Rank,
     Request,
     count_rows,
-    plan_batches,
 )
 from opdbus.engine.tokenizer import Tokens
 
@@ -220,27 +219,6 @@ def test_drop_leaves_others() -> None:
     batches = members(backlog.next_batch(100)) + members(backlog.next_batch(100))
     assert batches == [(kept, 1), (kept, 0)]
     assert len(backlog) == 0
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 60), max_size=60), st.integers(1, 200))
-def test_plan_covers_every_text(lengths: list[int], budget: int) -> None:
-    """Plan each text once, in chunks of one length within the budget, longest first."""
-    chunks = plan_batches(np.array(lengths, np.intp), budget)
-    assert sorted(index for chunk in chunks for index in chunk) == list(range(len(lengths)))
-    sizes = []
-    for chunk in chunks:
-        (size,) = {lengths[index] for index in chunk}
-        assert len(chunk) == 1 or size * len(chunk) <= budget
-        sizes.append(size)
-    assert sizes == sorted(sizes, reverse=True)
-
-
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 200))
-def test_plan_fills_its_chunks(count: int, length: int, budget: int) -> None:
-    """Leave no chunk but the last short of the budget."""
-    size = max(1, budget // length)
-    assert len(plan_batches(np.full(count, length), budget)) == -(-count // size)
 
 
 def test_metrics_count_texts_and_what_was_computed_beside_them() -> None:

@@ -1,4 +1,4 @@
-"""Routes of the writing socket, and the older systems' routes."""
+"""Routes of the writing socket."""
 
 import json
 import time
@@ -37,9 +37,8 @@ def test_what_is_added_is_found(writer: httpx.Client, http: httpx.Client) -> Non
     for client in (writer, http):
         shown = client.get("/objects/http/document/kiln%2F1").json()
         assert (shown["source"], shown["observed"]["text"]) == ("publish:http", one["text"])
-    asked = {"text": "pottery kiln", "k": 3}
-    for answer in (http.post("/query", json=asked), http.get("/query", params=asked)):
-        assert answer.json()["results"][0]["id"] == "http/document/kiln/1"
+    (first, *_) = http.get("/search", params={"q": "pottery kiln", "limit": 3}).json()["hits"]
+    assert (first["plugin"], first["kind"], first["name"]) == ("http", "document", "kiln/1")
 
 
 def test_the_reading_socket_does_not_write(http: httpx.Client) -> None:
@@ -107,15 +106,6 @@ def test_a_body_that_ends_early_keeps_whole_batches(writer: httpx.Client) -> Non
     with pytest.raises(ConnectionError):
         writer.post("/batch/import", content=parts())
     assert count() == 500
-
-
-def test_numbers_and_levels_are_told(http: httpx.Client) -> None:
-    """Give what the predecessors' /stats and /models promised."""
-    stats = http.get("/stats").json()
-    assert (stats["level"], stats["state"]) == ("static", "ready")
-    assert stats["objects"] == http.get("/status").json()["Count"]
-    served = [row for row in http.get("/models").json()["models"] if row["level"] == "static"]
-    assert served[0]["dimension"] == 256
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ async def crashing_database(
     await server.__aenter__()
     try:
         database = FleetDatabase(server)
-        await asyncio.to_thread(database.run, postgres.migrate)
+        await asyncio.to_thread(database.run, postgres.make_schema)
         yield server, database
     finally:
         await server.__aexit__()

@@ -136,7 +136,7 @@ def fleet_database() -> Iterator[FleetDatabase]:
                     lambda each, name=setting: each.execute(f"ALTER SYSTEM SET {name} = off")
                 )
             database.fetch("SELECT pg_reload_conf()")
-            database.run(postgres.migrate)
+            database.run(postgres.make_schema)
             database.fetch("SELECT opdbus.add_numerics($1, 'medium', $2)", NUMERICS, DIMENSION)
             yield database
         finally:

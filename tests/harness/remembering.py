@@ -1,6 +1,7 @@
 """A memory that a test fills, with objects as programs publish them."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +26,12 @@ def verified(path: Path, *points: Checkpoint) -> Report:
     """Verify a database."""
     with closing(connect_to_read(path)) as database:
         return verify(database, points)
+
+
+def disown(path: Path, written: str = "redaction 0, text 0") -> None:
+    """Have a database be as if a version of op-dbus with other rules had written it."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE facts SET value = ? WHERE name = 'written by'", (written,))
 
 
 def flipped(value: Any) -> Any:

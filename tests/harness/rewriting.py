@@ -22,7 +22,7 @@ def rewrite(path: Path, change: str, *, until: int = 1 << 40) -> None:
     alter(path, change, f"DELETE FROM history WHERE seq > {until}")  # noqa: S608 -- our own
     keys = "seq, at, boot, source, plugin, kind, name, what, cause, folded, salt, digest, fields"
     with closing(sqlite3.connect(path)) as other, other:
-        head, frontier = Head(), list[bytes]()
+        head = Head()
         for *row, salt, kept, fields in other.execute(
             f"SELECT {keys} FROM history ORDER BY seq"  # noqa: S608 -- our own
         ).fetchall():
@@ -31,6 +31,5 @@ def rewrite(path: Path, change: str, *, until: int = 1 << 40) -> None:
             made = hash_chain.row_hash(head.hash, [*row, digest.hex()])
             values = (digest, made, row[0])
             other.execute("UPDATE history SET digest = ?, hash = ? WHERE seq = ?", values)
-            hash_chain.grow(frontier, head.seq, made)
-            head = Head(head.seq + 1, made, tuple(frontier))
+            head = Head(head.seq + 1, made)
         Ledger(other).set_state(State(head, 1))

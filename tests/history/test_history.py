@@ -1,6 +1,5 @@
 """History: each change of an object is a row, in the transaction that changes it."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from opdbus.history import hash_chain
 from opdbus.history.change import Cause, FieldChange, differences, from_json, to_json, undone
-from opdbus.history.hash_chain import Head
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, ObjectId
@@ -47,7 +45,7 @@ async def test_what_is_refused_leaves_no_row(tmp_path: Path) -> None:
 
 
 async def test_the_chain_covers_every_row(tmp_path: Path) -> None:
-    """Make each hash from the row and the hash before, and the tree's root as RFC 6962 has it."""
+    """Make each hash from the row and the hash before."""
     async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         for number in range(7):
             await memory.publish([unit("a", number=number), unit(f"b{number}")], OWNER)
@@ -62,27 +60,6 @@ async def test_the_chain_covers_every_row(tmp_path: Path) -> None:
             assert row["hash"] == before
         assert state.head.seq == len(found) == 14
         assert state.head.hash == before
-        assert state.head.root() == root([row["hash"] for row in found])
-
-
-def root(leaves: list[bytes]) -> bytes:
-    """Compute the root as RFC 6962 section 2.1 defines it."""
-    if not leaves:
-        return hashlib.sha256().digest()
-    if len(leaves) == 1:
-        return hashlib.sha256(b"\0" + leaves[0]).digest()
-    half = 1 << ((len(leaves) - 1).bit_length() - 1)
-    return hashlib.sha256(b"\1" + root(leaves[:half]) + root(leaves[half:])).digest()
-
-
-@given(st.integers(0, 70))
-def test_the_root_is_that_of_the_standard(count: int) -> None:
-    """Agree with the recursive definition for any number of rows."""
-    leaves = [bytes([n] * 32) for n in range(count)]
-    frontier: list[bytes] = []
-    for n, leaf in enumerate(leaves):
-        hash_chain.grow(frontier, n, leaf)
-    assert Head(count, frontier=frontier).root() == root(leaves)
 
 
 VALUES = st.recursive(

@@ -4,16 +4,13 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.catalogue.short_names import find, find_in
-from opdbus.index.catalogue.text_table import NO_TEXT, TextTable, as_rows
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Entry
 from opdbus.language.vocabulary import TRAIT_BYTES
-from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, Identity, digest, matches
 
 SOURCES = (FILE, "publish:one", "publish:two", "live:three")
@@ -129,25 +126,6 @@ def test_texts_that_change_again_and_again_take_no_more_room(is_layered: bool) -
         assert len(catalogue.texts) == len(named)
         assert max(catalogue.texts.find_each(digests)) <= 2 * len(named)
         assert layer is None or layer.missing_object_count == len(named)
-
-
-def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
-    """Find every text, though one came, or went, after room was made and before it was taken."""
-    texts = TextTable()
-    layer = texts.layer()
-    digests = [digest(n.to_bytes(2)) for n in range(910)]
-    for at, part in enumerate(slices(digests[:900], 90)):
-        texts.make_room(len(part))
-        texts.number(digests[900 + at])
-        if at % 2:
-            texts.forget([digests[900 + at]])
-            assert texts.find(digests[900 + at]) == NO_TEXT
-        found = texts.add_many(as_rows(part))
-        assert texts.digests(found.astype(np.intp)) == part
-    found = texts.find_each(digests[:900])
-    assert len({*found.tolist()} - {NO_TEXT}) == 900
-    assert texts.digests(found.astype(np.intp)) == digests[:900]
-    assert (texts.object_ids, layer.missing_object_count) == (900, 900)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ from opdbus.index.state_store import erasure
 from opdbus.index.state_store.history_retention import HistoryRetention
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.platform.tasks import cancel
 from opdbus.state.object import Identity, StateObject
 
 OWNER = 1000
@@ -410,51 +409,6 @@ def test_a_folder_that_may_not_be_entered_is_one_sentence() -> None:
     with tempfile.TemporaryDirectory() as folder:  # of mode 0700
         done = as_another_user(Path(folder) / "state" / "memory.db", "pass")
     assert done.stdout.endswith("state/memory.db: Permission denied\n"), done.stderr
-
-
-@work_of(run, "small")
-async def test_a_snapshot_that_cannot_be_written_is_named(
-    memory: StateStore, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Log the file that cannot be written, with what to do, while the database can be written."""
-    monkeypatch.setattr("opdbus.index.state_store.snapshot_writer.MANY", 10)
-    items = [unit(f"{'n' * 200}{number}") for number in range(1000)]
-    await memory.publish(items, OWNER)
-    await memory.archive.write(lambda store: store.empty_log())
-    with fill(small).open("r+b") as file:
-        file.truncate(os.fstat(file.fileno()).st_size - 128 * 1024)
-    with capture_logs() as lines:
-        for _ in range(2):
-            with pytest.raises(StoreError):
-                await memory.snapshot_writer.write_snapshot()
-    (line,) = lines
-    assert str(line["reason"]).startswith(f"cannot use {small / 'entries.sealed'}: No space left")
-    assert str(line["reason"]).endswith("make room on its file system")
-    assert not memory.archive.fault
-
-
-@work_of(run, "small")
-async def test_a_snapshot_is_written_once_there_is_room(
-    memory: StateStore, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Try again after a while, although nothing else changes."""
-    monkeypatch.setattr("opdbus.index.state_store.snapshot_writer.MANY", 10)
-    monkeypatch.setattr("opdbus.index.state_store.snapshot_writer._RETRY_SECONDS", 0.02)
-    await memory.publish([unit(f"{'n' * 200}{number}") for number in range(1001)], OWNER)
-    await memory.archive.write(lambda store: store.empty_log())
-    ballast = fill(small)
-    with ballast.open("r+b") as file:
-        file.truncate(os.fstat(file.fileno()).st_size - 128 * 1024)
-    task, sealed = asyncio.create_task(memory.snapshot_writer.run()), small / "entries.sealed"
-    with capture_logs() as lines:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not lines:  # noqa: ASYNC110 -- it tells of its attempts on no event
-                await asyncio.sleep(0.01)
-            assert not sealed.exists()
-            ballast.unlink()
-            while not sealed.exists():  # noqa: ASYNC110 -- it tells of its end on no event
-                await asyncio.sleep(0.01)
-    await cancel([task])
 
 
 async def test_a_read_that_fails_is_logged(tmp_path: Path) -> None:

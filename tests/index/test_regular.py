@@ -10,7 +10,6 @@ import pytest
 from harness.running import PATIENCE_SECONDS, Make, Running, state_file
 
 from opdbus.errors import ModelError
-from opdbus.index.snapshot import snapshot_file
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS
@@ -66,25 +65,11 @@ def test_what_is_moved_away_replaces_nothing(tmp_path: Path, kind: str, other: s
 
 
 @WITH
-@pytest.mark.parametrize("name", ["entries.sealed", "entries.new"])
-def test_arrays_are_written_again(tmp_path: Path, kind: str, name: str) -> None:
-    """Read no arrays from what is no file, and write them there again."""
-    path = tmp_path / "entries.sealed"
-    put(tmp_path / name, kind)
-    assert snapshot_file.read(path, "token") is None
-    snapshot_file.write(path, "token", "about", {})
-    read = snapshot_file.read(path, "token")
-    assert read
-    assert read.about == "about"
-
-
-@WITH
-@pytest.mark.parametrize("suffix", [".rows", ".signs"])
-def test_vectors_are_written_again(tmp_path: Path, kind: str, suffix: str) -> None:
+def test_vectors_are_written_again(tmp_path: Path, kind: str) -> None:
     """Begin new files of vectors where something else lies in their place."""
     path = tmp_path / "vectors" / "engine.rows"
     path.parent.mkdir()
-    put(path.with_suffix(suffix), kind)
+    put(path, kind)
     assert SignQuantizedVectors(path, 8).end == 0
     assert path.is_file()
 

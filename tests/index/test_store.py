@@ -13,8 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opdbus.errors import StoreError
-from opdbus.history.change import Cause, Change
-from opdbus.history.row_filter import Filter
 from opdbus.index.database.store import Record, Store
 from opdbus.index.query import query_terms
 from opdbus.state.object import Identity
@@ -217,45 +215,6 @@ def test_no_question_breaks_the_lexicon(store: Store, terms: list[str]) -> None:
     if found:
         store.words.match(found, 10)
         store.words.count_matches(found[0])
-
-
-def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
-    """Keep objects and vectors of an older database, and add what it lacks."""
-    path = tmp_path / "old.db"
-    with closing(Store(path)) as store:
-        with store.transaction():
-            store.put([record("a", "about a", words="words")])
-        store.put_vectors([b"key"], [b"about a"], np.ones((1, 3), np.float32))
-    with closing(sqlite3.connect(path)) as old:
-        old.execute("ALTER TABLE objects DROP COLUMN traits")
-        for table in ("sentence_words", "sentences", "history", "history_times", "drifts"):
-            old.execute(f"DROP TABLE {table}")
-        old.execute("DROP INDEX vectors_by_text")
-        old.execute("PRAGMA user_version = 1")
-    for _ in range(2):
-        with closing(Store(path)) as store:
-            (entry,) = store.entries()
-            assert (entry.identity.name, entry.traits) == ("a", bytes(1))
-            assert [row[0] for row in store.vectors()] == [b"key"]
-            assert len(store.words.match(["words"], 5)) == 1
-
-
-def test_rows_of_the_version_before_are_found_by_time(tmp_path: Path) -> None:
-    """History that had an index of times has the times of blocks instead."""
-    path = tmp_path / "old.db"
-    changes = [Change(record("a", "about a").identity, "event", Cause(), [])]
-    with closing(Store(path)) as store, store.transaction():
-        for at in (100, 200, 300):
-            store.ledger.append(changes, at, "boot")
-    with closing(sqlite3.connect(path)) as old:
-        old.execute("DROP TABLE history_times")
-        old.execute("CREATE INDEX history_by_time ON history (at)")
-        old.execute("DROP INDEX vectors_by_text")
-        old.execute("PRAGMA user_version = 3")
-    with closing(Store(path)) as store:
-        wanted = Filter(since=150, before=300)
-        found = store.history.rows(wanted, store.history.candidate_range(wanted)).rows
-        assert [row.at for row in found] == [200]
 
 
 def test_words_are_cleaned_in_steps(store: Store) -> None:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from opdbus.index.catalogue.arrays import PlainRows, RoundedRows, VectorStorage
 from opdbus.index.catalogue.text_table import TextTable
 from opdbus.index.ranking.scores import TYPICAL_BASELINE, CosineBaseline
-from opdbus.index.snapshot.sign_snapshot import BLOCK
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.index.vectors.vector_index import MANY, VectorIndex
 from opdbus.state.object import ObjectId
@@ -332,28 +331,6 @@ def test_vectors_are_as_they_were_stored(
     length = np.sqrt(np.einsum("ij,ij->i", made, made))[:, None]
     for at in (np.arange(len(made)), np.arange(40)[::-1], np.array([3]), np.empty(0, np.intp)):
         np.testing.assert_array_equal(rows.take(at), (made / length)[at])
-
-
-def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
-    """Take the signs of full blocks from their own file, and others where that is not whole."""
-    path, made = tmp_path / "e.rows", _unit(BLOCK + 5)
-    digests = [number.to_bytes(16, "big") for number in range(1, BLOCK + 6)]
-    rows = SignQuantizedVectors(path, 8)
-    rows.append(digests, made)
-    rows.write_snapshot()
-    before = rows.products()(made[3])
-    signs = path.with_suffix(".signs")
-    kept = signs.read_bytes()
-    for damaged in (kept, kept[:-1], kept[:5000] + b"?" + kept[5001:], b"", b"?" * len(kept)):
-        signs.write_bytes(damaged)
-        again = SignQuantizedVectors(path, 8)
-        assert again.take_recovered_digests() == digests
-        assert (again.products()(made[3]) == before).all()
-        assert signs.read_bytes() == kept
-    again.replace_with(again.copy_subset(np.arange(BLOCK)))
-    assert not signs.exists()
-    assert SignQuantizedVectors(path, 8).take_recovered_digests() == digests[:BLOCK]
-    assert signs.exists()
 
 
 def test_what_is_forgotten_while_vectors_move_has_none(tmp_path: Path) -> None:

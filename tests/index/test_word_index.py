@@ -12,10 +12,9 @@ from harness.running import work_of
 from opdbus.errors import StoreError
 from opdbus.index.database import fulltext_table
 from opdbus.index.database.store import Store
-from opdbus.index.fulltext import word_index
+from opdbus.index.fulltext import postings, word_index
 from opdbus.index.fulltext.bm25 import InDatabase, InMemory
-from opdbus.index.snapshot import postings
-from opdbus.index.snapshot.postings import Vocabulary, sums
+from opdbus.index.fulltext.postings import Vocabulary, sums
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import StateObject
 

@@ -1,9 +1,6 @@
 """What is there at the start is no garbage; what comes later is searched and freed."""
 
-import ctypes
 import gc
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 
@@ -78,39 +75,3 @@ def test_memory_is_given_back_when_most_objects_are_gone() -> None:
         heap.hold(size)
         heap.trim_if_shrunk(size)
         assert len(trimmed) == times, size
-
-
-# Prints how many blocks of its own an array has with few objects, and with very many.
-MAPPED = """
-import ctypes
-import numpy as np
-from opdbus.platform.gc_tuning import Heap, limit_fragmentation
-
-NAMES = "arena free small blocks mapped used_small free_small used unused kept".split()
-
-class Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in NAMES]
-
-mallinfo = ctypes.CDLL(None).mallinfo2
-mallinfo.restype = Info
-limit_fragmentation()
-heap = Heap()
-for objects in (1000, 100_000):
-    heap.hold(objects)
-    before = mallinfo().blocks
-    array = np.empty(1_000_000, np.float32)
-    print(mallinfo().blocks - before)
-    del array
-"""
-
-
-@pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "mallinfo2"),
-    reason="there is no glibc 2.33 or newer",
-)
-def test_room_for_arrays_is_kept_where_very_many_objects_are() -> None:
-    """Map each large array by itself, until searches among very many objects make many."""
-    done = subprocess.run(
-        [sys.executable, "-c", MAPPED], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["1", "0"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from opdbus.bus.transport.values import Entries, Plain
+from opdbus.bus.transport.values import Plain
 from opdbus.errors import LimitsExceeded
 
 # Larger calls and replies count by the byte; only callers that ask for them get larger replies.
@@ -92,8 +92,6 @@ def _size(value: Plain, most: int) -> int:
         return len(value.encode()) + 5
     if isinstance(value, bytes):
         return len(value) + 4
-    if isinstance(value, Entries):
-        return 8 + len(value.data)
     if isinstance(value, dict):
         return _sum(value.items(), most)
     if isinstance(value, list | tuple):

@@ -4,17 +4,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import resources
 from pathlib import Path
-from struct import Struct
 from typing import Final
-from weakref import WeakKeyDictionary
 from xml.etree import ElementTree as ET
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import SMALL_BYTES
 from opdbus.bus.service import contract
-from opdbus.bus.service.contract import BusInterface, Caller, InterfaceInfo, Node, PropertyInfo
-from opdbus.bus.transport.messages import Call, encode_entry
-from opdbus.bus.transport.values import Entries, Plain, Typed
+from opdbus.bus.service.contract import BusInterface, Caller, Node, PropertyInfo
+from opdbus.bus.transport.messages import Call
+from opdbus.bus.transport.values import Plain, Typed
 from opdbus.errors import (
     InvalidArgs,
     LimitsExceeded,
@@ -46,9 +44,6 @@ _METHODS: Final = {
     }
     for interface in _NODE
 }
-
-# Numbers are at the end of their entries, in the byte order of the D-Bus library.
-_NUMBERS: Final = {"u": Struct("<I"), "t": Struct("<Q"), "d": Struct("<d")}
 
 
 def require_signature(call: Call, expected: str) -> None:
@@ -127,7 +122,7 @@ async def perform(
         return "s", [introspection(node)]
     if call.member == "GetAll":
         named = [node.interface(call.body[0])] if call.body[0] else node.interfaces
-        return "a{sv}", [await encode_properties(named)]
+        return "a{sv}", [await read_properties(named)]
     name, member = call.body[:2]
     interface = node.interface(name)
     if member not in interface.info.properties:
@@ -185,60 +180,13 @@ def machine_id() -> str:
     raise OpDbusError("this host has no machine id: `systemd-machine-id-setup` makes one")
 
 
-class AllProperties:
-    """Cached encoding of one interface's properties as dict entries."""
-
-    def __init__(self, info: InterfaceInfo) -> None:
-        self._info = info
-        self._values: Mapping[str, Plain] = {}
-        self._entries: dict[str, bytes] = {}
-        self._data = b""
-
-    def encode_values(self, values: Mapping[str, Plain]) -> bytes:
-        """Return the encoded entries; raise the library's errors for a value that does not fit.
-
-        Lists and dicts among the values must never change.
-        """
-        if values == self._values:
-            return self._data
-        entries = dict[str, bytes]()
-        for name, value in values.items():
-            if name in self._values and value == self._values[name]:
-                continue
-            signature = self._info.properties[name].signature
-            if name in self._entries and (number := _NUMBERS.get(signature)):
-                entries[name] = self._entries[name][: -number.size] + number.pack(value)
-            else:
-                entries[name] = encode_entry(name, Typed(signature, value))
-        # only now: a value that does not fit must leave nothing behind
-        self._entries |= entries
-        # a copy: an interface may change its mapping
-        self._values = dict(values)
-        self._data = join_entries(self._entries[name] for name in values)
-        return self._data
-
-
-# By interface, for its lifetime: all callers get the same bytes.
-_OF_INTERFACES: Final[WeakKeyDictionary[BusInterface, AllProperties]] = WeakKeyDictionary()
-
-
-async def encode_properties(interfaces: Iterable[BusInterface]) -> Entries:
+async def read_properties(interfaces: Iterable[BusInterface]) -> Mapping[str, Typed]:
     """Return all properties of some interfaces."""
-    parts = []
+    found: dict[str, Typed] = {}
     for interface in interfaces:
-        values = await interface.properties()
-        if interface not in _OF_INTERFACES:
-            _OF_INTERFACES[interface] = AllProperties(interface.info)
-        parts.append(_OF_INTERFACES[interface].encode_values(values))
-    return Entries(join_entries(parts))
-
-
-def join_entries(entries: Iterable[bytes]) -> bytes:
-    """Join dict entries, each of which is aligned to 8 bytes."""
-    data = bytearray()
-    for each in entries:
-        data += bytes(-len(data) % 8) + each
-    return bytes(data)
+        of, values = interface.info.properties, await interface.properties()
+        found |= {name: Typed(of[name].signature, value) for name, value in values.items()}
+    return found
 
 
 class LogControlInterface:

@@ -454,7 +454,7 @@ class StateInterface:
             "Generation": self._memory.generation,
             "Count": count,
             "Vectorized": max(0, count - waiting) if self._vectors.current is not None else 0,
-            "Pending": min(count, max(waiting, self._memory.migrator.objects)),
+            "Pending": min(count, waiting),
             "FirstStage": self._finder.count_first_stage(),
             "StateFile": str(self._declared.path),
             "StateFileError": self._declared.last_error,

@@ -18,7 +18,7 @@ from opdbus.bus.service.bulk_files import Format, choose_format
 from opdbus.bus.service.call_options import Given, Options
 from opdbus.bus.service.contract import BusInterface, Caller
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.bus.transport.values import Entries, Plain, Typed
+from opdbus.bus.transport.values import Plain, Typed
 from opdbus.engine.embedder import Embedder, Embedding
 from opdbus.engine.tokenizer import Token
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
@@ -155,10 +155,10 @@ class VectorizerInterface:
             rows.append((level.name, level.repository, level.dimension, status, detail))
         return rows
 
-    async def status(self, _caller: Caller, options: Given) -> Entries:
+    async def status(self, _caller: Caller, options: Given) -> Mapping[str, Typed]:
         """Return all properties of this interface and of State1."""
         Options(options, {})
-        return await standard.encode_properties((self, self._state))
+        return await standard.read_properties((self, self._state))
 
     async def metrics(self, _caller: Caller, options: Given) -> str:
         """Return all metrics in Prometheus' text format."""

@@ -24,7 +24,7 @@ from opdbus.bus.transport.messages import (
     new_reply,
     new_signal,
 )
-from opdbus.bus.transport.values import UNFIT, Entries, Plain, from_wire, take_descriptors
+from opdbus.bus.transport.values import UNFIT, Plain, from_wire, take_descriptors
 from opdbus.errors import BusError, InvalidArgs
 from opdbus.platform.tasks import at_most
 
@@ -255,11 +255,6 @@ class Connection:
 
     def encode_reply(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode the reply to a call; raise ValueError or TypeError if the values do not fit."""
-        if body and isinstance(body[0], Entries):
-            data = frames.encode_entries_reply(
-                self._next_serial(), call.serial, call.sender, body[0].data
-            )
-            return Written(data, destination=call.sender)
         return self.encode(new_reply(call, signature, body))
 
     def send(self, written: Written) -> None:

@@ -1,4 +1,4 @@
-"""Message headers, parsed without the body, and bodies, encoded and decoded without the library."""
+"""Message headers, parsed without the body, and bodies, decoded and divided by our own code."""
 
 import struct
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from opdbus.bus.transport.values import split
 # length of the header's fields (D-Bus specification, "Message Format").
 FIXED: Final = 16
 METHOD_CALL: Final = 1
-METHOD_RETURN: Final = 2
 SIGNAL: Final = 4
 NO_REPLY_EXPECTED: Final = 1
 NO_AUTO_START: Final = 2
@@ -22,7 +21,7 @@ _LITTLE, _BIG = b"lB"
 _STARTS: Final = {order: struct.Struct(f"{order}BBBBIII") for order in "<>"}
 _NUMBERS: Final = {order: struct.Struct(f"{order}I") for order in "<>"}
 # Codes of the header fields that are read.
-_PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _DESTINATION = 1, 2, 3, 5, 6
+_PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL = 1, 2, 3, 5
 _SENDER, _SIGNATURE, _DESCRIPTORS = 7, 8, 9
 _KNOWN_FIELDS: Final = range(1, 10)
 # A header with more bytes or fields is not read, and its message is dropped.
@@ -31,9 +30,6 @@ _MAX_FIELDS: Final = 8192
 # The fields of calls of one kind from one client are the same bytes, and are parsed once.
 _CACHED_HEADERS: Final = 512
 _CACHED_BYTES: Final = 512
-# The fixed part of a reply; the call's serial; a signature of five letters; the start of the
-# destination.
-_REPLY: Final = struct.Struct("<cBBBIII BB2sI BB2sB6s5x BB2sI")
 _STRINGS: Final = frozenset("sog")
 _FIXED_SIZES: Final = {
     "y": 1, "b": 4, "n": 2, "q": 2, "i": 4, "u": 4, "h": 4, "x": 8, "t": 8, "d": 8,
@@ -109,15 +105,6 @@ def drop_unknown_fields(data: bytes | bytearray) -> bytes:
     fixed = bytearray(data[:FIXED])
     struct.pack_into(f"{order}I", fixed, FIXED - 4, len(kept))
     return bytes(fixed + kept + bytes(-len(kept) % 8) + data[measure(data).header :])
-
-
-def encode_entries_reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
-    """Encode a reply of one `a{sv}` whose entries are encoded already."""
-    name = receiver.encode() + b"\0"
-    fixed = (b"l", METHOD_RETURN, 0, 1, len(entries) + 8, serial, _REPLY.size - FIXED + len(name))
-    fields = (_REPLY_SERIAL, 1, b"u", reply_serial, _SIGNATURE, 1, b"g", 5, b"a{sv}")
-    start = _REPLY.pack(*fixed, *fields, _DESTINATION, 1, b"s", len(name) - 1) + name
-    return start + bytes(-len(start) % 8) + struct.pack("<II", len(entries), 0) + entries
 
 
 def split_dict(data: bytes | bytearray, size: int) -> Iterator[bytes]:

@@ -7,17 +7,15 @@ from typing import Final, NamedTuple, Self
 
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.bus.transport.library import Message, MessageType, decode, encode
+from opdbus.bus.transport.library import Message, MessageType, decode
 from opdbus.bus.transport.message_socket import Frame
 from opdbus.bus.transport.values import (
     UNFIT,
     Plain,
-    Typed,
     from_wire,
     require_sendable,
     split,
     to_wire,
-    variant,
 )
 from opdbus.errors import InvalidArgs
 
@@ -143,16 +141,6 @@ def new_reply(call: Call, signature: str, body: Sequence[Plain]) -> Outgoing:
         unix_fds=_numbers(files),
     )
     return Outgoing(message, files)
-
-
-def encode_entry(name: str, value: Typed) -> bytes:
-    """Encode an entry of an `a{sv}`; raise the library's errors if it does not fit."""
-    body = [{name: variant(value)}]
-    message = Message(
-        message_type=MessageType.METHOD_RETURN, reply_serial=1, signature="a{sv}", body=body
-    )
-    data = encode(message)
-    return data[frames.measure(data).header + 8 :]
 
 
 def new_error(destination: str, reply_serial: int, name: str, text: str) -> Outgoing:

@@ -27,12 +27,6 @@ class Typed(NamedTuple):
     value: Plain
 
 
-class Entries(NamedTuple):
-    """The encoded entries of a dict, each aligned to 8 bytes."""
-
-    data: bytes
-
-
 @lru_cache(_SIGNATURES)
 def split(signature: str) -> tuple[str, ...]:
     """Split a signature into single complete types: `sa{sv}` into `s` and `a{sv}`."""

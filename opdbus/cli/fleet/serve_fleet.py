@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,51 +13,41 @@ from opdbus.cli.root import level_names, load_settings
 from opdbus.errors import DatabaseUnreachable, InvalidArgs, OpDbusError
 from opdbus.settings import parsing
 
-if TYPE_CHECKING:
-    from opdbus.fleet.embedded_server import EmbeddedServer
-
 
 @fleet.command()
 @click.pass_context
 def init(context: click.Context) -> None:
-    """Bring the database's schema up to date.
+    """Make the database's schema, unless it is there.
 
     Without a database named, that of the embedded server in --folder, which is started for it if it
     does not run.
     """
     require_library()
-    applied = asyncio.run(_init(context))
-    for name in applied:
-        click.echo(f"applied {name}")
-    if not applied:
-        click.echo("the schema is up to date")
+    is_new = asyncio.run(_init(context))
+    click.echo("the schema was made" if is_new else "the schema is there")
 
 
-async def _init(context: click.Context) -> list[str]:
+async def _init(context: click.Context) -> bool:
     from opdbus.fleet.embedded_server import EmbeddedServer
 
     folder = context.meta["folder"]
     if load_settings(context.obj).fleet_database:
-        return await _migrate(*find_database(context))
+        return await _make_schema(*find_database(context))
     server = EmbeddedServer(folder)
     if (folder / "password").exists():
         try:
-            return await _migrate(server.url, server.password)
+            return await _make_schema(server.url, server.password)
         except DatabaseUnreachable:
             pass  # it does not run
-    return await _migrate_embedded(server)
+    async with server:
+        return await _make_schema(server.url, server.password)
 
 
-async def _migrate(url: str, password: str | None) -> list[str]:
+async def _make_schema(url: str, password: str | None) -> bool:
     from opdbus.fleet import postgres
 
     async with postgres.connected(url, password) as connection:
-        return await postgres.migrate(connection)
-
-
-async def _migrate_embedded(server: EmbeddedServer) -> list[str]:
-    async with server:
-        return await _migrate(server.url, server.password)
+        return await postgres.make_schema(connection)
 
 
 @fleet.command()

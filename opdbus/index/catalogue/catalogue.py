@@ -1,10 +1,9 @@
 """In-memory table of all entries, found by identity, object id, name, source and kind."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import compress
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,6 @@ from opdbus.errors import UnknownObject
 from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.catalogue.hash_table import HashTable
-from opdbus.index.catalogue.listing_order import ListingOrder, in_order
 from opdbus.index.catalogue.shared_objects import SharedObjects, SharedRows
 from opdbus.index.catalogue.text_table import TextTable
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -26,8 +24,6 @@ from opdbus.state.object import FILE, LIVE, PUBLISHED, UNIT, Identity, ObjectId,
 ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers may use any number of source names.
 MAX_SOURCES: Final = 100
-# From this many entries on, `put` works in columns: fewer do not repay making the arrays.
-_MANY: Final = 16
 # Object ids built at a time by lazy iteration.
 _MADE: Final = 128
 # Endings between a program's name and `.service` in the names of its units.
@@ -40,23 +36,24 @@ def representative(entries: Sequence[Entry]) -> Entry:
     return next((one for one in entries if one.identity.source != FILE), entries[0])
 
 
-class PreparedEntries(NamedTuple):
-    """Entries prepared for `Catalogue.put_made`, as rows and as columns."""
+class ListingOrder:
+    """Cached listing order of all objects, sorted anew only after objects were added or removed."""
 
-    entries: Sequence[Entry]
-    columns: Columns
-    object_ids: Sequence[ObjectId]
-    # (entries,): no other one of these entries has the same object id
-    is_alone: NDArray[np.bool_]
+    def __init__(self, known: Callable[[], Sequence[ObjectId]]) -> None:
+        self._known = known
+        # `Catalogue._membership_version` when sorted, and the sorted objects
+        self._ordered: tuple[int, Sequence[ObjectId]] = 0, ()
 
-
-def prepare(entries: Sequence[Entry]) -> PreparedEntries:
-    """Convert entries to columns for `Catalogue.put_made`; may run on any thread."""
-    columns = Columns()
-    columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
-    return PreparedEntries(
-        entries, columns, [each.identity.object_id for each in entries], columns.is_alone()
-    )
+    def all(self, version: int) -> Sequence[ObjectId]:
+        """Return all objects in order, sorted anew if `version` differs from the last call."""
+        done, order = self._ordered
+        if done != version:
+            known = {*self._known()}
+            # two sorted runs, which Timsort merges in one pass
+            kept = [object_id for object_id in order if object_id in known]
+            order = sorted([*kept, *sorted(known - set(kept))])
+            self._ordered = version, order
+        return order
 
 
 class Catalogue:
@@ -89,18 +86,10 @@ class Catalogue:
         """Iterate over all entries, in no particular order."""
         return filter(None, map(self.view.at, self.view.used_places().tolist()))
 
-    def load(
-        self, columns: Columns, changed: Iterable[int] = (), since: Sequence[Entry] = ()
-    ) -> None:
-        """Add all entries at startup, when the catalogue is empty.
-
-        `changed` are ids in `columns` whose entries have since changed or been removed. `since` are
-        the current versions of the changed entries, and the new entries.
-        """
+    def load(self, columns: Columns) -> None:
+        """Add all entries at startup, when the catalogue is empty."""
         others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
-        self.put_each(sorted(others, key=lambda entry: entry.updated_at))
-        self.remove(filter(None, map(self.view.entry, changed)))
-        self.put(since)
+        self.put(sorted(others, key=lambda entry: entry.updated_at))
 
     def _add(self, columns: Columns, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Add entries of unknown objects that have one entry; return a mask of those added."""
@@ -114,25 +103,6 @@ class Catalogue:
         self._by_name.add_each(names[new], places)
         self._count(places)
         return is_new
-
-    def _replace(
-        self, columns: Columns, object_ids: Sequence[ObjectId], is_alone: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Replace known entries of objects that have one entry; return a mask of those replaced.
-
-        Entries are matched by id.
-        """
-        places = self.view.places.find_each(np.frombuffer(columns.ids, np.int64)).astype(np.intp)
-        is_known: NDArray[np.bool_] = is_alone & (places >= 0)
-        if self._shared:
-            is_known &= [object_id not in self._shared for object_id in object_ids]
-        known = np.flatnonzero(is_known)
-        self._use(places[known], -1)
-        before = self.view.texts[places[known]]
-        texts = self.texts.move(before, columns.digest_rows()[known])
-        self.view.replace(columns, known, places[known], texts)
-        self._use(places[known], 1)
-        return is_known
 
     def _count(self, places: NDArray[np.intp]) -> None:
         """Count the entries of new objects in `sources` and `usage`."""
@@ -160,34 +130,11 @@ class Catalogue:
                     owner, view.source_kinds[number], sign * counts[number]
                 )
 
-    def put(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
-        """Insert or replace entries, and return the change of each object."""
-        if len(entries) < _MANY:
-            return self.put_each(entries)
-        changes, others = self.put_made(prepare(entries))
-        return changes | self.put_each(others)
+    def put(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
+        """Insert or replace entries, and return the change of each object.
 
-    def make_room(self, count: int) -> None:
-        """Reserve room for `count` more entries; may run on any thread while nothing is put."""
-        self._by_object_id.make_room(count, self.view.end + count - 1)
-        self._by_name.make_room(count, self.view.end + count - 1)
-        self.texts.make_room(count)
-        self.view.make_room(count)
-
-    def put_made(self, new: PreparedEntries) -> tuple[dict[ObjectId, ChangeKind], list[Entry]]:
-        """Insert or replace entries, and return the change of each object and the entries left.
-
-        The entries left belong to objects with several entries. Pass them to `put_each`, whose
-        changes replace those returned here.
+        Of several changes of an object, the first counts.
         """
-        is_new = self._add(new.columns, new.is_alone)
-        is_known = self._replace(new.columns, new.object_ids, new.is_alone & ~is_new)
-        changes: dict[ObjectId, ChangeKind] = dict.fromkeys(new.object_ids, "added")
-        changes |= dict.fromkeys(compress(new.object_ids, is_known), "changed")
-        return changes, [*compress(new.entries, ~(is_new | is_known))]
-
-    def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
-        """Insert or replace entries one by one, and return the change of each object."""
         changes: dict[ObjectId, ChangeKind] = {}
         for entry in entries:
             object_id = entry.identity.object_id
@@ -447,3 +394,16 @@ class Catalogue:
             return sorted({*self.view.names.of(places.tolist())})
         numbers = distinct(self.view.source_kind_ids[places]).tolist()
         return sorted({self.view.source_kinds[number][1 + depth] for number in numbers if number})
+
+
+def in_order(view: EntryView, places: NDArray[np.intp]) -> list[ObjectId]:
+    """Return the distinct object ids of the entries at places, in listing order."""
+    source_kinds, ids = view.source_kinds, view.source_kind_ids[places]
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for number in distinct(ids).tolist():
+        numbers.setdefault(source_kinds[number][1:], []).append(number)
+    found: list[ObjectId] = []
+    for kind in sorted(numbers):
+        names = {*view.names.of(places[np.isin(ids, numbers[kind])].tolist())}
+        found += [ObjectId(*kind, name) for name in sorted(names)]
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -125,16 +125,11 @@ class Columns:
             raise ValueError
 
 
-def read(
-    store: Store, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
-) -> Columns:
-    """Return the entries with ids above `after` or in `again`, without transient objects.
-
-    Entries with `unrendered` ids get empty traits. Raises Damaged.
-    """
+def read(store: Store) -> Columns:
+    """Return all entries but those of transient objects; raises Damaged."""
     columns = Columns()
     try:
-        for rows in store.entry_rows(after, again, unrendered):
+        for rows in store.entry_rows():
             columns.add(rows)
     except (TypeError, ValueError, OverflowError) as error:
         raise Damaged(store.path, f"an object in it is no object: {error}") from None

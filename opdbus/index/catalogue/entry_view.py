@@ -104,40 +104,19 @@ class EntryView:
         for one in filter(counts.__getitem__, range(len(source_kinds))):
             numbers[one] = self._source_kind_id(source_kinds[one], counts[one])
         self.source_kind_ids[places] = numbers[of_columns]
-        self.replace(columns, at, places, texts)
-        self.places.add_each(self.ids[places], places)
-        return places
-
-    def replace(
-        self,
-        columns: Columns,
-        at: NDArray[np.intp],
-        places: NDArray[np.intp],
-        texts: NDArray[np.int32],
-    ) -> None:
-        """Write the entries `at` of columns and their text numbers to `places`.
-
-        Names and `source_kind_ids` are not written.
-        """
         self.texts[places] = texts
         for name, column in columns.arrays().items():
             getattr(self, name)[places] = column[at]
         self.version += 1
-
-    def make_room(self, count: int) -> None:
-        """Reserve room for `count` more entries; may run on any thread while nothing is put."""
-        self._make_room(self.end + count)
-        self.places.make_room(count, self.end + count - 1)
-
-    def _make_room(self, end: int) -> None:
-        if end > len(self.ids):
-            self._reserve(end + max(_FIRST_SIZE, self.end // 4 or end // 16))
+        self.places.add_each(self.ids[places], places)
+        return places
 
     def _room(self, count: int) -> NDArray[np.intp]:
         """Return `count` places for new entries, free ones first."""
         free = [self._free.pop() for _ in range(min(count, len(self._free)))]
         end = self.end + count - len(free)
-        self._make_room(end)
+        if end > len(self.ids):
+            self._reserve(end + max(_FIRST_SIZE, self.end // 4 or end // 16))
         new = range(self.end, end)
         self.end = end
         return np.array([*free, *new], np.intp)
@@ -299,10 +278,6 @@ class EntryPlaces:
     def find_each(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the places of entries by id, -1 where there is none."""
         return self._table.find_each(ids.astype(np.uint64))
-
-    def make_room(self, more: int, last: int) -> None:
-        """Reserve room for `more` entries at places up to `last`."""
-        self._table.make_room(more, last)
 
     def add(self, number: int, place: int) -> None:
         """Add an id that is not in the map."""

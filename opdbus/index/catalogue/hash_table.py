@@ -47,8 +47,6 @@ class HashTable:
         # slots that hold a number or _GONE
         self._used = 0
         self._count = 0
-        # increases with every change
-        self.version = 0
         self._renew()
 
     def __len__(self) -> int:
@@ -113,7 +111,6 @@ class HashTable:
             self._used += free < 0
             slots[at if free < 0 else free] = number
         self._count += 1
-        self.version += 1
 
     def add_each(self, keys: NDArray[np.uint64], numbers: NDArray[np.intp]) -> None:
         """Add numbers that are not in the table."""
@@ -126,7 +123,6 @@ class HashTable:
             self._used += len(new) - len(chained)
             self._chain(np.append(numbers[first >= 0], chained), np.append(first[first >= 0], to))
             self._count += len(numbers)
-            self.version += 1
 
     def remove(self, number: int) -> None:
         """Remove a number that is in the table."""
@@ -143,7 +139,6 @@ class HashTable:
         if after >= 0:
             self._chains[1, after] = before
         self._count -= 1
-        self.version += 1
 
     def _of_chain(self, number: int) -> tuple[int, int]:
         """Clear the links of a number, and return its (next, previous), -1 for none."""
@@ -175,21 +170,6 @@ class HashTable:
         before[numbers] = np.where(is_first, to, np.append(_EMPTY, numbers[:-1]))
         before[rest[rest >= 0]] = numbers[is_last][rest >= 0]
         after[to[is_first]] = numbers[is_first]
-
-    def has_room(self, more: int, last: int) -> bool:
-        """Return whether `more` numbers up to `last` fit without reallocation."""
-        return last < len(self._keys) and not self._is_full(more)
-
-    def with_room(self, more: int, last: int) -> "HashTable":
-        """Return a copy with room for `more` numbers up to `last`; may run on any thread.
-
-        The copy may replace this table while this table has the same version.
-        """
-        made = HashTable()
-        made.version, made._slots, made._keys = self.version, self._slots, self._keys
-        made._used, made._count, made._chains = self._used, self._count, self._chains
-        made.make_room(more, last)
-        return made
 
     def _is_full(self, more: int) -> bool:
         return 3 * (self._used + more) > _FULL * len(self._slots)

@@ -1,7 +1,7 @@
 """Numbers and use counts of the distinct texts of all entries, and their rows in vector indexes."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final
 from weakref import ref
 
 import numpy as np
@@ -37,28 +37,6 @@ class Layer:
         return any(rows[number] < 0 for number in numbers)
 
 
-class _Arrays(NamedTuple):
-    """Arrays of TextTable by text number, and the rows of each layer."""
-
-    held: NDArray[np.int32]
-    alone: NDArray[np.int32]
-    digests: NDArray[np.uint8]
-    unused: NDArray[np.bool_]
-    rows: list[NDArray[np.int32]]
-
-    @classmethod
-    def of(cls, size: int, layers: int) -> Self:
-        """Return arrays for `size` text numbers, all unused, and for `layers` layers."""
-        # `full` writes the pages, so that the kernel allocates them now
-        return cls(
-            np.full(size, 0, np.int32),
-            np.full(size, 0, np.int32),
-            np.full((size, DIGEST_BYTES), 0, np.uint8),
-            np.full(size, False, np.bool_),  # noqa: FBT003 -- a value of the array
-            [np.full(size, NO_ROW, np.int32) for _ in range(layers)],
-        )
-
-
 class TextTable:
     """Table of distinct texts with their numbers, and counts of the objects that use them.
 
@@ -74,15 +52,14 @@ class TextTable:
         self._end = 1
         # by number: objects with the text, objects with only this text, digest, and whether the
         # text is in the table although no object uses it
-        self._held, self._alone, self._digests, self._unused, _ = _Arrays.of(_FIRST_SIZE, 0)
+        self._held, self._alone = np.zeros(_FIRST_SIZE, np.int32), np.zeros(_FIRST_SIZE, np.int32)
+        self._digests = np.zeros((_FIRST_SIZE, DIGEST_BYTES), np.uint8)
+        self._unused = np.zeros(_FIRST_SIZE, np.bool_)
         # texts of each object with several texts, and the reverse
         self._several: dict[ObjectId, frozenset[int]] = {}
         self._together: dict[int, set[ObjectId]] = {}
         self._free: list[int] = []
         self._layers: list[ref[Layer]] = []
-        # prepared by `make_room`
-        self._larger = _Arrays.of(0, 0)
-        self._wider = self._numbers
 
     def __len__(self) -> int:
         """Return the number of texts, with unused ones."""
@@ -131,43 +108,20 @@ class TextTable:
         which = numbers if isinstance(numbers, np.ndarray) else np.array([*numbers], np.intp)
         return split(self._digests[which].tobytes())
 
-    def make_room(self, count: int) -> None:
-        """Allocate larger arrays for the next `count` texts; may run on any thread.
-
-        The contents, which may change meanwhile, are copied when the texts are added. Allocating
-        the pages takes ten times as long as copying.
-        """
-        size = self._end + count
-        if size > len(self._held):
-            self._larger = _Arrays.of(self._larger_than(size), len(self._alive()))
-        if not self._numbers.has_room(count, size - 1):
-            self._wider = self._numbers.with_room(count, size - 1)
-
     def add_many(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Count new objects with one text each (objects, 16), and return the text numbers."""
         found = self._number_each(digests)
-        self._count_each(found, 1)
+        self._count_each(found)
         self.object_ids += len(found)
         return found
 
-    def move(self, before: NDArray[np.int32], digests: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Change the texts of objects with one text each, and return the new numbers (objects,)."""
-        after = self._number_each(digests)
-        is_other = after != before
-        old = before[is_other]
-        self._count_each(after[is_other], 1)
-        self._count_each(old, -1)
-        self._leave(old[self._held[old] == 0].tolist())
-        return after
-
-    def _count_each(self, numbers: NDArray[np.int32], sign: Literal[1, -1]) -> None:
-        """Add or subtract objects with one text each in the counts."""
-        np.add.at(self._held, numbers, sign)
-        np.add.at(self._alone, numbers, sign)
-        if sign > 0:
-            self._unused[numbers] = False
+    def _count_each(self, numbers: NDArray[np.int32]) -> None:
+        """Add objects with one text each to the counts."""
+        np.add.at(self._held, numbers, 1)
+        np.add.at(self._alone, numbers, 1)
+        self._unused[numbers] = False
         for layer in self._alive():
-            layer.missing_object_count += sign * int(np.count_nonzero(layer.rows[numbers] < 0))
+            layer.missing_object_count += int(np.count_nonzero(layer.rows[numbers] < 0))
 
     def _number_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Return the numbers of texts (texts, 16), and add new texts."""
@@ -197,11 +151,8 @@ class TextTable:
         free = [self._free.pop() for _ in range(min(count, len(self._free)))]
         new = range(self._end, self._end + count - len(free))
         self._end = new.stop
-        if self._end > len(self._held):
-            self._move()
-        if self._wider.version == self._numbers.version:
-            self._numbers = self._wider
-        self._wider = self._numbers
+        if (more := self._end - len(self._held)) > 0:
+            self._grow(max(more, len(self._held) // 4))
         return np.array([*free, *new], np.intp)
 
     def is_used(self, digest: bytes) -> bool:
@@ -328,22 +279,13 @@ class TextTable:
         self._numbers.add(int.from_bytes(digest[:8], "little"), number)
         return number
 
-    def _move(self) -> None:
-        """Copy all arrays to larger ones."""
-        layers, known, room = self._alive(), len(self._held), self._larger
-        if len(room.held) < self._end or len(room.rows) < len(layers):
-            room = _Arrays.of(self._larger_than(self._end), len(layers))
-        self._larger = _Arrays.of(0, 0)
-        room.held[:known], room.alone[:known] = self._held, self._alone
-        room.digests[:known], room.unused[:known] = self._digests, self._unused
-        self._held, self._alone, self._digests, self._unused, _ = room
-        for layer, rows in zip(layers, room.rows, strict=False):
-            rows[:known] = layer.rows
-            layer.rows = rows
-
-    def _larger_than(self, size: int) -> int:
-        known = len(self._held)
-        return max(size, known + known // 4)
+    def _grow(self, more: int) -> None:
+        """Make room for more numbers in all arrays."""
+        self._held, self._alone = np.pad(self._held, (0, more)), np.pad(self._alone, (0, more))
+        self._digests = np.pad(self._digests, ((0, more), (0, 0)))
+        self._unused = np.pad(self._unused, (0, more))
+        for layer in self._alive():
+            layer.rows = np.pad(layer.rows, (0, more), constant_values=NO_ROW)
 
     def _alive(self) -> list[Layer]:
         return [layer for one in self._layers if (layer := one())]

@@ -1,7 +1,7 @@
 """Distinct values of a field, concatenated in one byte array and searched by array operations."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +27,6 @@ class ValueArray:
         # start of each value, and of the next one
         self._starts = np.zeros(1, np.uint32)
         self._count = 0
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return a ValueArray over the result of `arrays`, without copying it."""
-        found = cls()
-        found._bytes, found._starts = arrays["bytes"], arrays["starts"]
-        found._count = len(found._starts) - 1
-        return found
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all values as arrays by name."""
-        starts = self._starts[: self._count + 1]
-        return {"bytes": self._bytes[: starts[-1]], "starts": starts}
 
     def __len__(self) -> int:
         """Return the number of values."""

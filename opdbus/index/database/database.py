@@ -1,9 +1,9 @@
-"""Opening, verification and schema migration of the SQLite file, and advice for its errors."""
+"""Opening and verification of the SQLite file, its schema, and advice for its errors."""
 
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,10 @@ from opdbus.platform.regular_files import set_aside
 
 # application_id in the file header: "opdb".
 _APPLICATION: Final = 0x6F706462
-_VERSION: Final = 6
-# Tables that every schema version has.
-_TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
-_OBJECTS: Final = """
+_VERSION: Final = 7
+# Tables without which a database is damaged.
+_TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon", "history"})
+_TABLES_OF_OBJECTS: Final = """
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     source TEXT NOT NULL,
@@ -36,7 +36,10 @@ CREATE TABLE objects (
     UNIQUE (source, plugin, kind, name)
 );
 CREATE INDEX objects_by_text ON objects (text_digest);
+-- finding objects that are transient, at the start
+CREATE INDEX objects_passing ON objects (id) WHERE passing = 1;
 CREATE TABLE vectors (key BLOB PRIMARY KEY, text_digest BLOB NOT NULL, data BLOB NOT NULL);
+CREATE INDEX vectors_by_text ON vectors (text_digest);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE VIRTUAL TABLE lexicon USING fts5 (
     name, text, words, content='objects', content_rowid='id', tokenize='porter unicode61'
@@ -66,33 +69,7 @@ CREATE TABLE drifts (
     PRIMARY KEY (plugin, kind, name)
 ) WITHOUT ROWID;
 """
-# Without it, finding the vectors of a text reads the whole table.
-_VECTORS: Final = "CREATE INDEX vectors_by_text ON vectors (text_digest);"
-# Startup looks for transient objects: without it, that reads the whole table.
-_PASSING: Final = "CREATE INDEX IF NOT EXISTS objects_passing ON objects (id) WHERE passing = 1;"
-# Log of changed and removed objects, by which a snapshot is brought up to date. The triggers log
-# while there is a snapshot. Insertions need no log: new ids are higher.
-_CHANGE_LOG: Final = """
-CREATE TABLE IF NOT EXISTS changed (number INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL);
-CREATE TRIGGER IF NOT EXISTS objects_changed AFTER UPDATE ON objects
-WHEN EXISTS (SELECT 1 FROM facts WHERE name = 'sealed') BEGIN
-    INSERT INTO changed (id) VALUES (new.id);
-END;
-CREATE TRIGGER IF NOT EXISTS objects_left AFTER DELETE ON objects
-WHEN EXISTS (SELECT 1 FROM facts WHERE name = 'sealed') BEGIN
-    INSERT INTO changed (id) VALUES (old.id);
-END;
-"""
-_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS + _CHANGE_LOG + _PASSING
-# Statements that migrate a schema version to the next. Defaults of new columns of objects suffice:
-# records.written_by then differs too, so that all objects are rendered again.
-_MIGRATIONS: Final = {
-    1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
-    2: ledger.SCHEMA + _DRIFTS,
-    3: ledger.ADD_TIMES,
-    4: _VECTORS,
-    5: _CHANGE_LOG + _PASSING,
-}
+_SCHEMA: Final = _TABLES_OF_OBJECTS + ledger.SCHEMA + _DRIFTS
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
 _TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
@@ -106,8 +83,6 @@ _ADVICE: Final = {
     sqlite3.SQLITE_PERM: _RIGHTS,
     sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
 }
-# Virtual machine instructions between two calls of the progress handler: some milliseconds.
-_INSTRUCTIONS: Final = 1_000_000
 _UNREADABLE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 # The driver's error for text that is not UTF-8 has no code; only damage causes it.
 _NOT_UTF8: Final = "Could not decode to UTF-8"
@@ -125,10 +100,14 @@ class Damaged(StoreError):
         )
 
 
-class NewerStore(StoreError):
-    """Error for a database of a newer op-dbus; restarting this one does not help."""
+class OtherSchema(StoreError):
+    """Error for a database of an op-dbus with another schema, which the next start sets aside."""
 
-    exit_code = 2
+    def __init__(self, path: Path, version: int) -> None:
+        """Build the message from the path and the version of the schema."""
+        self.version = version
+        self.reason = f"the database {path} has the schema {version} of another op-dbus"
+        super().__init__(f"{self.reason}, and this one reads {_VERSION} only")
 
 
 def is_read_only(path: Path) -> bool:
@@ -138,28 +117,20 @@ def is_read_only(path: Path) -> bool:
     return exists and not all(os.access(part, os.W_OK, effective_ids=True) for part in parts)
 
 
-def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
-    """Open the database for writing; create it, or migrate an older schema; raises StoreError.
-
-    `on_progress` is called repeatedly during a migration. The caller closes the connection.
-    """
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database for writing, or create it; raises StoreError. The caller closes it."""
     with translate_errors(path):
         _make(path)
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
     try:
         with translate_errors(path):
-            version = _recognize(database, path)
+            is_new = _is_empty(database, path)
             _tune(database)
-            if version < _VERSION:
-                older = [_MIGRATIONS[number] for number in range(version, _VERSION) if version]
-                steps = f"{'; '.join(older)};" if older else _SCHEMA
-                # returns None: a true result would abort the statement
-                database.set_progress_handler(on_progress, _INSTRUCTIONS)
+            if is_new:
                 database.executescript(
-                    f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {_APPLICATION};"
+                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {_APPLICATION};"
                     f" PRAGMA user_version = {_VERSION}; COMMIT;"
                 )
-                database.set_progress_handler(None, 0)
     except BaseException:
         database.close()
         raise
@@ -171,11 +142,11 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     with translate_errors(path):
         database = open_read_only(path)
         try:
-            version = _recognize(database, path)
+            is_empty = _is_empty(database, path)
         except BaseException:
             database.close()
             raise
-        if not version:
+        if is_empty:
             database.close()
             raise StoreError(f"the database {path} is empty and cannot be written; {_RIGHTS}")
         return database
@@ -232,22 +203,18 @@ def _make(path: Path) -> None:
         set_aside(path.with_name(path.name + suffix))
 
 
-def _recognize(database: sqlite3.Connection, path: Path) -> int:
-    """Return the schema version, 0 for an empty file; raises NewerStore, Damaged."""
+def _is_empty(database: sqlite3.Connection, path: Path) -> bool:
+    """Return whether a file is empty; raises OtherSchema, Damaged."""
     application = database.execute("PRAGMA application_id").fetchone()[0]
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
     tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
     if not tables and not application and not version:
-        return 0
-    # the first release set user_version but not application_id
-    if application not in {0, _APPLICATION} or not (tables >= _TABLES and version > 0):
+        return True
+    if application == _APPLICATION and version not in {0, _VERSION}:
+        raise OtherSchema(path, version)
+    if application != _APPLICATION or not (tables >= _TABLES and version):
         raise Damaged(path, "another program made it, or a part of it is missing")
-    if version > _VERSION:
-        raise NewerStore(
-            f"the database {path} was written by a newer op-dbus (version {version}); install that"
-            " one, or set OP_DBUS_STATE_DIR to another folder"
-        )
-    return version
+    return False
 
 
 def _tune(database: sqlite3.Connection) -> None:

@@ -35,7 +35,7 @@ ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
     passing = excluded.passing, traits = excluded.traits
 """
 _VECTORS: Final = "INSERT OR REPLACE INTO vectors (key, text_digest, data)"
-_LAST_NUMBER: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = ?"
+_LAST_NUMBER: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'objects'"
 # SQL for the size of an object in bytes, as Record.size.
 _SIZE: Final = " + ".join(
     f"length(CAST({column} AS BLOB))" for column in ("name", "properties", "text", "words")
@@ -146,9 +146,7 @@ class Store:
         self.is_read_only = is_read_only
         self._stopping = stopping or Event()
         self._on_progress = on_progress
-        self._database = (
-            database.connect_to_read(path) if is_read_only else database.connect(path, on_progress)
-        )
+        self._database = database.connect_to_read(path) if is_read_only else database.connect(path)
         self.ledger = Ledger(self._database)
         self.history = Reader(self._database)
         self.sentences = Sentences(self._database)
@@ -279,46 +277,15 @@ class Store:
             for number, *named, owner, hashed, text, at, passing, size, traits in rows
         ]
 
-    def entry_rows(
-        self, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
-    ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """Yield rows of permanent objects in batches; columns as in Entry, the identity as four.
-
-        Yield first the objects with ids above `after`, then those in `again`. Objects with
-        `unrendered` ids have traits of another vocabulary, which are replaced with zeros.
-        """
-        traits = (
-            f"CASE WHEN id BETWEEN {unrendered.start} AND {unrendered.stop - 1}"
-            f" THEN zeroblob({TRAIT_BYTES}) ELSE traits END"
-            if unrendered
-            else "traits"
-        )
-        columns = f"{_COLUMNS.removesuffix('traits')}{traits}"
-        listed = "id IN (SELECT value FROM json_each(?))"
-        for which, value in (("id > ?", after), (listed, json.dumps([*again]))):
-            rows = self._database.execute(
-                f"SELECT {columns} FROM objects WHERE NOT passing AND {which}",  # noqa: S608 -- our own constants
-                (value,),
-            )
-            while part := rows.fetchmany(_READ):
-                yield part
+    def entry_rows(self) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """Yield rows of permanent objects in batches; columns as in Entry, the identity as four."""
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM objects WHERE NOT passing")  # noqa: S608 -- our own constants
+        while part := rows.fetchmany(_READ):
+            yield part
 
     def last_id(self) -> int:
         """Return the highest object id ever used."""
-        return int(self._database.execute(_LAST_NUMBER, ("objects",)).fetchone()[0])
-
-    def count_changes(self) -> int:
-        """Return the number of changes and removals ever logged; see `database`."""
-        return int(self._database.execute(_LAST_NUMBER, ("changed",)).fetchone()[0])
-
-    def changed_since(self, count: int) -> list[int]:
-        """Return the distinct ids of objects changed or removed after the first `count` changes."""
-        query = "SELECT DISTINCT id FROM changed WHERE number > ?"
-        return [number for (number,) in self._database.execute(query, (count,))]
-
-    def forget_changes(self, count: int) -> None:
-        """Delete the first `count` logged changes; call inside a transaction."""
-        self._database.execute("DELETE FROM changed WHERE number <= ?", (count,))
+        return int(self._database.execute(_LAST_NUMBER).fetchone()[0])
 
     def latest(self, source: str) -> int:
         """Return the latest `updated_at` of a source in seconds since 1970, 0 without objects."""
@@ -361,11 +328,6 @@ class Store:
             )
             for number, *row in rows
         ]
-
-    def count_of(self, ids: range) -> int:
-        """Count the objects with ids in a range."""
-        query = "SELECT count(*) FROM objects WHERE id BETWEEN ? AND ?"
-        return int(self._database.execute(query, (ids.start, ids.stop - 1)).fetchone()[0])
 
     def remove(self, ids: Iterable[int]) -> None:
         """Delete objects by id, but not their vectors; call inside a transaction."""

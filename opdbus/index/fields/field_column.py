@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +30,6 @@ class Ramp:
         self._plain = 0
         self._rest = np.empty(0, np.int32)
         self._end = 0
-
-    @classmethod
-    def of(cls, plain: int, rest: NDArray[np.int32]) -> Self:
-        """Return a Ramp of the run 0 to `plain` - 1 followed by `rest`."""
-        found = cls()
-        found._plain, found._rest, found._end = plain, rest, len(rest)
-        return found
-
-    @property
-    def plain(self) -> int:
-        """The length of the initial run."""
-        return self._plain
-
-    @property
-    def rest(self) -> NDArray[np.int32]:
-        """The numbers after the initial run."""
-        return self._rest[: self._end]
 
     def add(self, numbers: Sequence[int]) -> None:
         """Append numbers, none below the last one."""
@@ -77,9 +60,6 @@ class FieldColumn:
     One thread appends; others may read meanwhile.
     """
 
-    # names of its arrays
-    NAMES: Final = ("rows", "codes", "numeric", "floats", "bytes", "starts")
-
     def __init__(self) -> None:
         self._rows = Ramp()
         self._values = ValueArray()
@@ -95,38 +75,6 @@ class FieldColumn:
         self._numeric_end = 0
         # indexes in `_floats` of values from _LARGE on, which are compared exactly
         self._inexact: list[int] = []
-
-    @classmethod
-    def of(cls, about: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the column with the results of `about` and `arrays`; the arrays stay unchanged."""
-        found = cls()
-        plain, found._base, is_known, *inexact = about
-        found._inexact = inexact
-        found._rows = Ramp.of(plain, arrays["rows"])
-        found._values = values = ValueArray.of(arrays)
-        found._codes, found._coded = arrays["codes"], len(arrays["codes"])
-        found._numeric, found._floats = arrays["numeric"], arrays["floats"]
-        found._numeric_end = len(found._numeric)
-        numbers = range(len(values))
-        found._known = (
-            dict(zip(map(values.encoded, numbers), numbers, strict=True)) if is_known else None
-        )
-        return found
-
-    @property
-    def about(self) -> list[int]:
-        """The values to store besides arrays."""
-        return [self._rows.plain, self._base, self._known is not None, *self._inexact]
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to store, by name; nothing may be added meanwhile."""
-        return {
-            "rows": self._rows.rest,
-            "codes": self._codes[: self._coded],
-            "numeric": self._numeric[: self._numeric_end],
-            "floats": self._floats[: self._numeric_end],
-            **self._values.arrays(),
-        }
 
     def add(self, rows: Sequence[int], values: Sequence[bytes]) -> None:
         """Append encoded values with their rows, which must ascend."""

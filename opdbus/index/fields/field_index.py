@@ -3,12 +3,11 @@
 A row holds an object as read at one time; an object that is read again gets a new row.
 """
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,62 +69,6 @@ class FieldIndex:
         self._is_current = np.empty(0, np.bool_)
         # rows by place, NO_ROW where there is none
         self._row_of = np.empty(0, np.int32)
-
-    @classmethod
-    def of(
-        cls,
-        view: EntryView,
-        about: Sequence[Any],
-        arrays: Mapping[str, NDArray[Any]],
-        changed: Collection[int],
-    ) -> Self:
-        """Return the index with the results of `about` and `arrays`, for the entries of a view.
-
-        The arrays stay unchanged. Rows of ids in `changed`, or no longer in the view, are outdated.
-        """
-        found = cls(view)
-        found.end, found._values, keys, columns = about
-        found._ids = arrays["ids"]
-        places = view.places.find_each(found._ids)
-        found._places = np.maximum(places, 0)
-        is_old = (places < 0) | np.isin(found._ids, [*changed])
-        found._is_current = arrays["is_current"] & ~is_old
-        found._give(places[found._is_current], np.flatnonzero(found._is_current))
-        made = [FieldColumn.of(each, _part(arrays, n)) for n, each in enumerate(columns)]
-        named = len(found._identity)
-        found._identity = dict(zip(found._identity, made[:named], strict=True))
-        for (path, lists), column in zip(keys, made[named:], strict=True):
-            found._keep((path, tuple(lists)), column)
-        return found
-
-    @property
-    def about(self) -> list[Any]:
-        """The JSON values to store besides arrays."""
-        return [self.end, self._values, [*self._columns], [each.about for each in self._all()]]
-
-    def arrays(self, unread: Collection[int]) -> dict[str, NDArray[Any]]:
-        """Return the arrays to store, by name; nothing may be written meanwhile.
-
-        Rows of ids in `unread` are marked as outdated.
-        """
-        ids = self._ids[: self.end]
-        is_current = self._is_current[: self.end] & ~np.isin(ids, [*unread])
-        columns = (
-            (f"{number} {name}", array)
-            for number, column in enumerate(self._all())
-            for name, array in column.arrays().items()
-        )
-        return {"ids": ids, "is_current": is_current, **dict(columns)}
-
-    def _all(self) -> Iterator[FieldColumn]:
-        return itertools.chain(self._identity.values(), self._columns.values())
-
-    def has_row(self, places: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return a mask of the places whose entries have a row."""
-        found = np.zeros(len(places), np.bool_)
-        is_there = places < len(self._row_of)
-        found[is_there] = self._row_of[places[is_there]] != NO_ROW
-        return found
 
     def write(self, items: Iterable[Item]) -> WrittenRows:
         """Append the values of objects, which readers see only after `publish`."""
@@ -243,11 +186,6 @@ class FieldIndex:
             if fit := fields.fit(wanted, path, lists):
                 found[fit].append(column)
         return _Fields(condition, found[2], end), _Fields(condition, found[1], end)
-
-
-def _part(arrays: Mapping[str, NDArray[Any]], number: int) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the column with a number in `about`."""
-    return {name: arrays[f"{number} {name}"] for name in FieldColumn.NAMES}
 
 
 class _Fields:

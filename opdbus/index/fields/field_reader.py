@@ -3,16 +3,13 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.errors import StoreError
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
 from opdbus.index.fields.field_index import FieldIndex, WrittenRows
-from opdbus.index.snapshot import snapshot_file
-from opdbus.index.snapshot.snapshot_file import SnapshotFile
 from opdbus.index.storage.archive import Archive
 from opdbus.platform.slices import slices
 from opdbus.state.object import Identity, Json
@@ -67,25 +64,6 @@ class FieldReader:
         self._after = self._begun = 0
         self._last = int(self._catalogue.view.ids.max(initial=0))
         self._news.set()
-
-    def load_snapshot(self, snapshot: SnapshotFile, changed: Collection[int]) -> None:
-        """Load the index from a snapshot, and schedule objects that it lacks or that have changed.
-
-        Call it after `begin`, before any other change.
-        """
-        view = self._catalogue.view
-        self.index = FieldIndex.of(view, snapshot.about, snapshot.arrays, changed)
-        places = view.used_places()
-        self._after = self._begun = self._last
-        for number in view.ids[places[~self.index.has_row(places)]].tolist():
-            self._changed[number] = next(self._changes)
-
-    async def write_snapshot(self, path: Path, token: str) -> None:
-        """Write the current index to a snapshot file; raises OSError."""
-        async with self._one_writer:
-            index, unread = self.index, self._unread_ids()
-            about, arrays = index.about, index.arrays(unread)
-            await asyncio.to_thread(snapshot_file.write, path, token, about, arrays)
 
     def touch(self, entries: Iterable[Entry]) -> None:
         """Schedule new or changed entries for reading."""

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
+from opdbus.index.fulltext.postings import Having
 from opdbus.index.fulltext.word_index import Lookup, Term
 from opdbus.index.ranking.scores import idf
-from opdbus.index.snapshot import postings
-from opdbus.index.snapshot.postings import Having
 
 # Most entries that FTS5 returns. FTS5 scores at most _SCORED entries, or this share of all entries
 # if that is more: it takes 4 us for each.
@@ -71,7 +70,7 @@ class InMemory:
         self._words = store.words
         self._lookup = lookup
         self._view = view
-        self._mean_length = postings.mean_length(store)
+        self._mean_length = self._words.mean_length()
         self._terms = {term: self._find(term) for term in terms}
         self.counts = {term: found.entries for term, found in self._terms.items()}
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from opdbus.history.full_text import TOKENIZED
 from opdbus.index.database.fulltext_table import FulltextTable
-from opdbus.index.snapshot.postings import Having, impacts, once
+from opdbus.index.fulltext.postings import Having, impacts, once
 
 _LEXICON: Final = f"CREATE VIRTUAL TABLE lexicon USING fts5 (name, text, words, {TOKENIZED})"
 _PUT: Final = "REPLACE INTO lexicon (rowid, name, text, words) VALUES (?, ?, ?, ?)"
@@ -51,7 +51,7 @@ class RecentWords:
             self._lengths |= {row.place: self._words.length(row.place) for row in rows}
 
     def find(self, word: bytes, mean_length: float) -> Having:
-        """Return the entries with a stem, as `Postings.find` does; see `postings.mean_length`."""
+        """Return the entries with a stem, as `Postings.find` does."""
         with self._one_at_a_time:
             said = self._words.occurrences(word, word)
             places, times, _ = once(said, np.array([len(said)]), self._words.weights)

@@ -1,8 +1,9 @@
 """The in-memory full-text index: postings as of one moment, and the terms changed since."""
 
 import asyncio
+import sqlite3
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -10,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
+from opdbus.history.full_text import TOKENIZED
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
+from opdbus.index.fulltext import postings
+from opdbus.index.fulltext.postings import Having, Postings
 from opdbus.index.fulltext.recent_words import RecentWords, Row
-from opdbus.index.fulltext.stemmer import Stemmer
-from opdbus.index.snapshot import postings
-from opdbus.index.snapshot.entry_snapshot import WordSnapshot
-from opdbus.index.snapshot.postings import Having, Postings
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 from opdbus.platform.slices import parts
@@ -33,6 +33,39 @@ _PAUSES: Final = 20
 # A search waits for the first build over at most this many objects, and at most this long.
 _FEW: Final = 20_000
 _PATIENCE_SECONDS: Final = 0.5
+# Terms in the cache of stems; a full cache is emptied.
+_KEPT_TERMS: Final = 1024
+
+
+class Stemmer:
+    """Tokenizer and stemmer of query terms, with a cache; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.executescript(
+            f"CREATE VIRTUAL TABLE asked USING fts5 (term, {TOKENIZED});"
+            "CREATE VIRTUAL TABLE stems USING fts5vocab (asked, instance)"
+        )
+        self._known: dict[str, list[bytes]] = {}
+
+    def __del__(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def of(self, term: str) -> list[bytes]:
+        """Return the stems of a term's words, in order; a phrase has several."""
+        if term not in self._known:
+            if len(self._known) >= _KEPT_TERMS:
+                self._known.clear()
+            self._known[term] = self._read(term)
+        return self._known[term]
+
+    def _read(self, term: str) -> list[bytes]:
+        run = self._database.execute
+        run("INSERT INTO asked (term) VALUES (?)", (term,))
+        found = run("SELECT term FROM stems ORDER BY offset").fetchall()
+        run("DELETE FROM asked")
+        return [stem.encode() for (stem,) in found]
 
 
 class Term(NamedTuple):
@@ -119,31 +152,6 @@ class WordIndex:
             is_soon = not self._took and self._archive.no_bulk_load.is_set()
             if is_soon and len(self._view.places) <= _FEW:
                 await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
-
-    async def recall(self, words: WordSnapshot, changed: Collection[int]) -> None:
-        """Take the postings of a snapshot, and read the entries that have changed since.
-
-        `changed` has their ids. Call before anything else changes. If too many have changed, there
-        is no index until `begin` builds it. Raises StoreError.
-        """
-        view, then = self._view, words.then
-        here = view.ids[: view.end]
-        size = min(len(words.ids), view.end)
-        is_other = np.ones(then.size, np.bool_)
-        is_other[:size] = (words.ids[:size] != here[:size]) | np.isin(here[:size], [*changed])
-        is_new = np.append(is_other[:size], np.ones(view.end - size, np.bool_))
-        new = np.flatnonzero(is_new & (here > 0))
-        since = RecentWords()
-        since.changed += np.flatnonzero(is_new).tolist()
-        if not self._is_over(since, [], _TOO_MANY):
-            ids = here[new].tolist()
-            found = await self._archive.read(lambda store: store.words.rows(ids))
-            rows = [
-                Row(place, *found[number]) for place, number in zip(new.tolist(), ids, strict=True)
-            ]
-            await asyncio.to_thread(since.replace, [], rows)
-            self.lookup = Lookup(then, since, is_other, self._stems)
-            self.is_read.set()
 
     def begin(self) -> asyncio.Task[None]:
         """Begin to build the index, unless a build is running; return its task."""

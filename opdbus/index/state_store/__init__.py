@@ -1,5 +1,5 @@
 """The state store: all entries on disk and in memory, kept in agreement. Read `state_store` first.
 
-Owns transactions, events, the writing of snapshots, migration, erasure and retention of history.
-Imports the catalogue, database, fields, fulltext, snapshot and storage rooms of the index.
+Owns transactions, events, erasure and retention of history.
+Imports the catalogue, database, fields, fulltext and storage rooms of the index.
 """

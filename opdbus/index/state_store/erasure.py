@@ -1,5 +1,7 @@
 """Erasure of values from history, and of deleted terms from the database files, in small steps.
 
+Values are erased on request, and where rules of this version first call them secret.
+
 Other writes run between the steps. The progress of a request is stored in the database, so that the
 next start continues after a kill.
 """
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple, Self
 from opdbus.errors import StoreError
 from opdbus.history.forget import Forgotten, Target, count_named, forget
 from opdbus.index.database.store import UNCLEAN, Store
-from opdbus.index.state_store.snapshot_writer import SnapshotWriter
+from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.state.object import ObjectId
 
@@ -57,22 +59,26 @@ class Eraser:
     """Erasure of values from history, and of the remains of deleted terms from the files.
 
     `clock` returns microseconds since 1970. `on_rows` gets the number of the last row of history
-    after each step that added rows.
+    after each step that added rows. `on_progress` is called after each step that checked rows.
     """
 
     def __init__(
         self,
         archive: Archive,
-        snapshot_writer: SnapshotWriter,
         boot: str,
         clock: Callable[[], int],
         on_rows: Callable[[int], None],
+        on_progress: Callable[[], None],
     ) -> None:
         self._archive = archive
-        self._snapshot_writer = snapshot_writer
         self._boot = boot
         self._clock = clock
         self._on_rows = on_rows
+        self._on_progress = on_progress
+        # number of rows of history that are hidden until they are searched for secrets
+        self.unchecked = 0
+        # set once none is hidden, or where the database cannot be written
+        self.checked = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         # requests that are not fulfilled: the database has at most one of them
         self._requests: list[Request] = []
@@ -83,7 +89,7 @@ class Eraser:
         What cannot be written or cleaned now is done as soon as it can be.
         """
         async with self._one_at_a_time:
-            # including rows that a migration hides until they are looked through
+            # including rows that are hidden until they are looked through
             last = await self._archive.read(lambda store: store.ledger.state().head.seq)
             if (request := Request(target, cause, 0, last)) not in self._requests:
                 self._requests.append(request)
@@ -112,9 +118,30 @@ class Eraser:
             return stored is not None and json.dumps(stored[:2]) == json.dumps(request[:2])
         return False
 
+    async def begin(self) -> None:
+        """Find the rows that are to be checked, and begin to check and erase."""
+        self.unchecked = await self._archive.read(migration.unchecked)
+        if not self.unchecked or self._archive.is_read_only:
+            self.checked.set()
+        if not self._archive.is_read_only:
+            self._archive.start(self.resume())
+
+    def sentence(self) -> str:
+        """Return a status line with the number of rows to check, "" if there is none."""
+        if self.checked.is_set():
+            return ""
+        return f"Looking for secrets in history: {self.unchecked:,} rows are left, hidden till then"
+
     async def resume(self) -> None:
         """Finish what was left undone; try again later if the database cannot be written."""
         try:
+            while self.unchecked:
+                check = partial(migration.check_history, at=self._clock(), boot=self._boot)
+                self.unchecked = await self._archive.write(check)
+                self._on_progress()
+            if not self.checked.is_set():
+                self.checked.set()
+                self._on_progress()
             async with self._one_at_a_time:
                 await self._erase_all()
                 if await self._archive.read(lambda store: store.fact(UNCLEAN)):
@@ -168,7 +195,6 @@ class Eraser:
             steps = await self._archive.write(Store.clean_words)
             while await self._archive.write(lambda _: next(steps, False)):
                 pass
-            await self._snapshot_writer.forget()
             await self._archive.write(lambda store: store.set_fact(UNCLEAN, _IN_LOG))
         for _ in range(_TRIES):
             # the WAL has the replaced pages; others write between the attempts

@@ -17,24 +17,21 @@ from opdbus.history import change
 from opdbus.history.change import Cause
 from opdbus.history.forget import Forgotten, Target
 from opdbus.history.row_ages import Moment, RowAges
+from opdbus.index.catalogue import entry_columns
 from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.catalogue.declarations import Declarations, NoPairing
-from opdbus.index.catalogue.transient_objects import TransientObjects
+from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import ROOT, Usage, is_published, owned, require_owner
 from opdbus.index.database.records import begin
 from opdbus.index.database.store import Content, Entry, Record, Store
-from opdbus.index.snapshot import entry_snapshot
-from opdbus.index.snapshot.entry_snapshot import LoadedEntries
 from opdbus.index.state_store.erasure import Eraser
 from opdbus.index.state_store.events import Changed, Event, Recorded
-from opdbus.index.state_store.migrator import Migrator
 from opdbus.index.state_store.transaction_writer import BuiltRecords, TransactionWriter
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
-from opdbus.index.storage.migration import Migration
 from opdbus.platform.metrics import Family
 from opdbus.platform.slices import batches, each, slices
 from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
@@ -45,12 +42,41 @@ _PART: Final = 2_000
 _TEXTS: Final = 1_024
 
 
+class TransientObjects:
+    """Map between transient objects and the D-Bus connections that hold them."""
+
+    def __init__(self) -> None:
+        self._holder: dict[Identity, str] = {}
+        self._held: dict[str, set[Identity]] = {}
+
+    def held_by(self, holder: str) -> frozenset[Identity]:
+        """Return the objects that a connection holds."""
+        return frozenset(self._held.get(holder, ()))
+
+    def add(self, identities: Iterable[Identity], holder: str) -> None:
+        """Assign objects to a connection, in place of the one that held them."""
+        for identity in identities:
+            self.discard([identity])
+            self._holder[identity] = holder
+            self._held.setdefault(holder, set()).add(identity)
+
+    def discard(self, identities: Iterable[Identity]) -> None:
+        """Forget objects that were removed or became permanent."""
+        for identity in identities:
+            holder = self._holder.pop(identity, None)
+            if holder is None:
+                continue
+            self._held[holder].discard(identity)
+            if not self._held[holder]:
+                del self._held[holder]
+
+
 class StateStore:
     """All entries of a host; an asynchronous context manager that opens and closes the database.
 
     `notify` is called on the event loop with each event. `clock` returns seconds since 1970, and
     `boot` identifies the boot of the host. `on_progress` is called on the event loop now and then
-    while a database is opened, recovered or migrated.
+    while a database is opened, recovered or brought up to this version's rules.
     """
 
     def __init__(
@@ -69,7 +95,6 @@ class StateStore:
         self.catalogue = self._writer.catalogue
         self.fields = self._writer.fields
         self.words = self._writer.words
-        self.snapshot_writer = self._writer.snapshot_writer
         self.moved = self._writer.moved
         self.volatile = VolatileValues()
         self._transient = TransientObjects()
@@ -92,29 +117,20 @@ class StateStore:
         self._clock = clock
         self.boot = boot
         self._booted_at = booted_at
-        self._eraser = Eraser(
+        self.eraser = Eraser(
             self.archive,
-            self.snapshot_writer,
             boot,
             self._now,
             lambda last: self.notify(Recorded(last)),
-        )
-        self.migrator = Migrator(
-            self.archive,
-            self._writer,
-            self._eraser,
-            self._now,
-            boot,
             on_progress,
-            self._on_rendered,
         )
         # number of running `publish` calls of each holder
         self._publishing: Counter[str] = Counter()
 
     @property
     def is_settled(self) -> bool:
-        """True if migration and index building have ended, so that results are final."""
-        return self.migrator.done.is_set() and self.indexes_built.is_set()
+        """True if no history is hidden and indexes are built, so that results are final."""
+        return self.eraser.checked.is_set() and self.indexes_built.is_set()
 
     async def build_indexes(self) -> None:
         """Build the full-text index, and wait for the fields: both change the order of hits."""
@@ -125,7 +141,7 @@ class StateStore:
 
     @property
     def generation(self) -> int:
-        """The number of transactions that changed objects, and of steps of migration."""
+        """The number of transactions that changed objects."""
         return self._writer.generation
 
     async def __aenter__(self) -> Self:
@@ -147,33 +163,22 @@ class StateStore:
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = self._now()
 
-        def load(store: Store) -> tuple[Migration | None, LoadedEntries]:
+        def load(store: Store) -> Columns:
             # values that are secret by this version's rules are redacted first
-            if left := migration.begin(store):
-                left = migration.redact_objects(store, left, at, self.boot)
-            return left, entry_snapshot.load(store, left.unrendered if left else range(0))
+            migration.migrate(store, at, self.boot)
+            return entry_columns.read(store)
 
-        left, loaded = await first(load)
-        await self._writer.load(loaded)
+        self._writer.load(await first(load))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writer.generation = int(generation or 0)
         self.recorded_until = await self.archive.read(partial(_recorded_until, self.boot, at))
         booted_at = min(int(self._booted_at * 1e6) or at, at)
         self.since_last_run = await first(lambda store: begin(store, self.boot, at, booted_at))
-        if left is None:
-            self.migrator.finish()
-        if not self.archive.is_read_only:
-            self.archive.start(self.migrator.run())
+        await self.eraser.begin()
 
     def _now(self) -> int:
         """Return the time in microseconds since 1970."""
         return int(self._clock() * 1e6)
-
-    def _on_rendered(self) -> None:
-        """Mark vectors as incomplete after objects were rendered anew."""
-        self._writer.generation += 1
-        self.stale.set()
-        self.unstaged.set()
 
     async def __aexit__(self, *error: object) -> None:
         """Close the database, and cancel unfinished work."""
@@ -335,7 +340,7 @@ class StateStore:
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
         """Erase values from history; return the rows, and whether the files have no trace left."""
-        return await self.archive.shield(self._eraser.forget(target, cause))
+        return await self.archive.shield(self.eraser.forget(target, cause))
 
     async def release(self, holder: str) -> None:
         """Remove the transient objects of a holder; raises StoreError, and then tries again."""

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from opdbus.history.change import Cause, ChangeType
-from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind, PreparedEntries, prepare
+from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind
+from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
     Committed,
@@ -22,21 +23,14 @@ from opdbus.index.database.store import Entry, Record, Store
 from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.fulltext.recent_words import Row
 from opdbus.index.fulltext.word_index import WordIndex
-from opdbus.index.snapshot import entry_snapshot
-from opdbus.index.snapshot.entry_snapshot import LoadedEntries
-from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 from opdbus.platform.slices import slices
 from opdbus.state.object import Identity, ObjectId, StateObject
 
 _MAX_MOVED: Final = 10_000
-# Entries applied to the catalogue in one turn of the event loop, some milliseconds' work: one by
-# one, and as columns built on a thread.
-_AT_A_TIME: Final = 200
-_MADE: Final = 1000
-# Below this number of entries, columns built on a thread are slower than one by one.
-_FEW: Final = 100
+# Entries applied to the catalogue in one turn of the event loop: some milliseconds' work.
+_AT_A_TIME: Final = 50
 
 
 class BuiltRecords(NamedTuple):
@@ -66,10 +60,7 @@ class TransactionWriter:
         self.catalogue = Catalogue(usage)
         self.fields = FieldReader(archive, self.catalogue)
         self.words = WordIndex(archive, self.catalogue.view)
-        self.snapshot_writer = SnapshotWriter(
-            archive, self.catalogue.view, self.fields, self.one_writer
-        )
-        # number of transactions that changed objects, and of steps of migration
+        # number of transactions that changed objects
         self.generation = 0
         # (row, old digest, new digest) of rows of history whose distance is still to be computed
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
@@ -78,19 +69,11 @@ class TransactionWriter:
         self._archive = archive
         self._boot = boot
 
-    async def load(self, loaded: LoadedEntries) -> None:
-        """Load all entries at start, and full-text index and fields if a snapshot has them."""
+    def load(self, columns: Columns) -> None:
+        """Load all entries at the start."""
         with gc_tuning.pause():
-            self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
-        self.snapshot_writer.note(loaded.unwritten_changes)
+            self.catalogue.load(columns)
         self.fields.begin()
-        if moment := loaded.moment:
-            words = await self._archive.read(lambda store: entry_snapshot.words(store, moment))
-            fields = await self._archive.read(lambda store: entry_snapshot.fields(store, moment))
-            if words:
-                await self.words.recall(words, loaded.changed)
-            if fields:
-                self.fields.load_snapshot(fields, loaded.changed)
 
     async def build(
         self,
@@ -164,7 +147,6 @@ class TransactionWriter:
 
         Other tasks run between the parts. Returns the change of each object.
         """
-        self.snapshot_writer.note(len(records) + len(gone))
         freed: list[int] = []
         changes: dict[ObjectId, ChangeKind] = {}
         for part in slices(gone, _AT_A_TIME):
@@ -172,9 +154,9 @@ class TransactionWriter:
             changes |= self.catalogue.remove(part)
             self.fields.drop(part)
             await asyncio.sleep(0)
-        for part in slices(entries, _MADE):
-            is_few = len(part) < _FEW
-            changes |= self.catalogue.put(part) if is_few else await self._put_columns(part)
+        for part in slices(entries, _AT_A_TIME):
+            # of several changes of an object the first counts
+            changes = self.catalogue.put(part) | changes
             self.fields.touch(part)
             await asyncio.sleep(0)
         if self.words.is_kept:
@@ -189,19 +171,3 @@ class TransactionWriter:
 
             await self.words.change(freed, await self._archive.prepare(rows))
         return changes
-
-    async def _put_columns(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
-        """Put many entries into the catalogue, as columns that are built on a thread."""
-
-        def build() -> PreparedEntries:
-            # reserving room may move the catalogue's arrays
-            self.catalogue.make_room(len(entries))
-            return prepare(entries)
-
-        changes, others = self.catalogue.put_made(await self._archive.prepare(build))
-        several: dict[ObjectId, ChangeKind] = {}
-        for part in slices(others, _AT_A_TIME):
-            await asyncio.sleep(0)
-            # of several changes of an object the first counts
-            several = self.catalogue.put_each(part) | several
-        return changes | several

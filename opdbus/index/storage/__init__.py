@@ -1,4 +1,4 @@
 """Access to the database from the event loop: writing and reading threads, recovery, migration.
 
-Owns the connections. Imports the database and snapshots.
+Owns the connections. Imports the database.
 """

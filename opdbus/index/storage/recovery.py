@@ -1,19 +1,24 @@
-"""Recovery of a damaged database: set it aside, and copy its readable rows to a new one."""
+"""Recovery of a database that cannot be used: it is set aside, and a new one is made.
+
+The readable rows of a damaged one are copied to the new one. One with another schema stays as it
+is: the host is observed anew.
+"""
 
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
 import structlog
 
-from opdbus.index.database.database import Damaged, open_read_only, translate_errors
+from opdbus.index.database.database import Damaged, OtherSchema, open_read_only, translate_errors
 from opdbus.index.database.records import REDACTED_BY, Recorder, written_by
 from opdbus.index.database.store import Record, Store
-from opdbus.index.storage.migration import WRITTEN, begin_history
+from opdbus.index.storage.migration import WRITTEN, hide_history
 from opdbus.settings.parsing import decimal
 from opdbus.state.object import Identity, StateObject
 from opdbus.state.redact import redact_object
@@ -38,7 +43,7 @@ _ROW: Final = (
 def open_or_recover(
     path: Path, stopping: Event, on_progress: Callable[[], None]
 ) -> tuple[Store, str]:
-    """Open the database, and return it with a report of the recovery, "" if it was not damaged.
+    """Open the database, and return it with a report of the recovery, "" if there was none.
 
     `on_progress` is called repeatedly meanwhile. Raises StoreError.
     """
@@ -49,6 +54,11 @@ def open_or_recover(
         else:
             try:
                 return Store(path, stopping, on_progress), ""
+            except OtherSchema as error:
+                aside = _set_aside(path, error.version)
+                report = f"{error.reason}; it is kept as {aside}, and the host is observed anew"
+                log.warning("store set aside", reason=error.reason, path=str(aside))
+                return Store(path, stopping, on_progress), report
             except Damaged as error:
                 reason = error.reason
             mark_damaged(path)
@@ -73,6 +83,16 @@ def open_or_recover(
                 _with_suffix(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
         log.error("store rebuilt", reason=reason, path=str(aside), objects=kept)
         return store, f"{reason}; it is kept as {aside}, and a new one has {kept} objects of it"
+
+
+def _set_aside(path: Path, version: int) -> Path:
+    """Rename the database and its WAL, which are never deleted; return the new name."""
+    names = (_with_suffix(path, f".schema-{version}.{number}") for number in count(1))
+    aside = next(name for name in names if not name.exists())
+    for suffix in _SUFFIXES:
+        with suppress(FileNotFoundError):
+            _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
+    return aside
 
 
 def mark_damaged(path: Path) -> None:
@@ -111,7 +131,7 @@ def _salvage(aside: Path, store: Store) -> int:
         store.set_fact(WRITTEN, written_by())
         if not facts.get(WRITTEN, "").startswith(REDACTED_BY):
             # history may hold values that only the current rules redact
-            begin_history(store)
+            hide_history(store)
     # the WAL has grown to the size of all copied rows
     store.empty_log()
     return len(found)

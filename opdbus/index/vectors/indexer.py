@@ -80,8 +80,6 @@ class Indexer:
         delays = pauses(self._retry_seconds)
         while True:
             await self._memory.stale.wait()
-            # texts of an older version are about to be rendered anew
-            await self._memory.migrator.rendered.wait()
             self._memory.stale.clear()
             try:
                 await self._catch_up(await self._serving.embedder())
@@ -117,7 +115,6 @@ class Indexer:
                     return  # its successor serves, and has made the store stale
                 self._report(index)
                 computed += await self._embed(embedder, index, missing)
-                await asyncio.to_thread(index.write_snapshot)
                 if index.missing_texts(1) == missing[:1]:
                     return  # all of these are being changed, which makes the store stale
         self._report(index)

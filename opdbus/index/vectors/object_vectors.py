@@ -169,7 +169,6 @@ class ObjectVectors:
         for part in slices(missing, _READ):
             found = await self.memory.archive.read(partial(_read_vectors, index, part))
             await index.add(*found)
-        await asyncio.to_thread(index.write_snapshot)
         log.info("vectors read", vectors=len(index))
         return index
 

@@ -3,7 +3,7 @@
 The signs choose likely rows, which are then compared exactly. The file may be removed at any time:
 the database has the vectors, too, and a row never changes its digest. A kill leaves at most an
 incomplete last row. A power cut may leave rows whose length is not 1; opening the file marks them
-as damaged, except in blocks whose signs are in the sign snapshot, which are not checked again.
+as damaged.
 """
 
 import mmap
@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import Products
 from opdbus.index.catalogue.text_table import split
-from opdbus.index.snapshot.sign_snapshot import BLOCK, SignSnapshot
 from opdbus.platform.regular_files import open_regular, set_aside
-from opdbus.state.object import DIGEST_BYTES, digest
+from opdbus.state.object import DIGEST_BYTES
 
 log = structlog.get_logger()
 
+# Rows in a block, which search compares at a time so that they stay in the CPU cache.
+BLOCK: Final = 1 << 15
 # Rows read at a time.
 _READ: Final = 1 << 13
 # Rows by which `take` finds out if the file is in the page cache.
@@ -63,7 +64,7 @@ class SignQuantizedVectors:
         self._kind = np.dtype(
             [("digest", f"V{DIGEST_BYTES}"), ("vector", np.float16, (dimension,))]
         )
-        # signs (words, BLOCK) of BLOCK rows each, memory-mapped if in the sign snapshot
+        # signs (words, BLOCK) of BLOCK rows each
         self._blocks: list[NDArray[np.uint64]] = []
         self._one_mover = Lock()
         self._other = ThreadPoolExecutor(1, thread_name_prefix="signs")
@@ -71,13 +72,10 @@ class SignQuantizedVectors:
         # estimated cosine by the number of different signs
         self._angles = np.cos(np.pi * np.arange(dimension + 1) / dimension).astype(np.float32)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        made_by = digest(b"%d %d %d" % (dimension, _SEED, _TURNED))
         set_aside(path)
-        self._sign_snapshot = SignSnapshot(path.with_suffix(".signs"), self._words, made_by)
         self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         self._mapped: NDArray[Any] = np.empty(0, self._kind)
         self._read()
-        self.write_snapshot()
 
     def __del__(self) -> None:
         """Close the file; the last search that uses the rows may end after the index."""
@@ -179,18 +177,6 @@ class SignQuantizedVectors:
             found[part] = self._angles.take(others.sum(axis=0, dtype=np.uint16))
         return found
 
-    def write_snapshot(self) -> None:
-        """Write the signs of full blocks to the snapshot for the next start; on any thread."""
-        with self._one_mover:
-            try:
-                if self._sign_snapshot.count < self.end // BLOCK:
-                    os.fdatasync(self._file)
-                while (number := self._sign_snapshot.count) < self.end // BLOCK:
-                    digests = self._all()["digest"][number * BLOCK : (number + 1) * BLOCK]
-                    self._blocks[number] = self._sign_snapshot.append(digests, self._blocks[number])
-            except OSError as error:  # the next start computes them
-                log.warning("signs not sealed", path=str(self._path), reason=error.strerror)
-
     def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Copy some rows to a new file beside this one; raises OSError."""
         whole = self._path.with_suffix(".new")
@@ -207,8 +193,6 @@ class SignQuantizedVectors:
         The old rows go to `subset`, and are freed with it.
         """
         with self._one_mover:
-            # before its rows are replaced: a crash must not leave signs of other rows
-            self._sign_snapshot.remove()
             subset._path.rename(self._path)
             self._file, subset._file = subset._file, self._file
             self._blocks, subset._blocks = subset._blocks, self._blocks
@@ -231,14 +215,10 @@ class SignQuantizedVectors:
     def _read(self) -> None:
         """Load the signs and digests of the complete rows of the file."""
         end = os.fstat(self._file).st_size // self._kind.itemsize
-        for digests, signs in self._sign_snapshot.read(end // BLOCK):
-            self._recovered += split(digests.tobytes())
-            self._blocks.append(signs)
-            self.end += BLOCK
-        if self.end == end:
+        if not end:
             return
         mapped = np.frombuffer(self._map(end), self._kind)
-        for start in range(self.end, end, _READ):
+        for start in range(0, end, _READ):
             part = mapped[start : start + _READ]
             vectors = part["vector"].astype(np.float32)
             lengths = np.einsum("ij,ij->i", vectors, vectors)

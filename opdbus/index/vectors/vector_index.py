@@ -257,11 +257,6 @@ class VectorIndex:
         at = (len(found) - 1 - last[is_text]).astype(np.int32)
         self.texts.put(self._layer, numbers[is_text].astype(np.intp), at)
 
-    def write_snapshot(self) -> None:
-        """Write the sign snapshot of quantized rows for the next start; on any thread."""
-        if isinstance(self._rows, SignQuantizedVectors):
-            self._rows.write_snapshot()
-
     def _put(self, digests: Sequence[bytes], rows: range) -> None:
         numbers = self.texts.find_each(digests)
         for at in np.flatnonzero(numbers == NO_TEXT).tolist():
@@ -344,8 +339,7 @@ async def _free(left: list[VectorStorage]) -> None:
 
 
 def _empty_file(path: Path, dimension: int) -> SignQuantizedVectors:
-    for left in (path.with_suffix(".signs"), path):
-        left.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     return SignQuantizedVectors(path, dimension)
 
 

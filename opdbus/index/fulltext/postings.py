@@ -4,9 +4,9 @@ It scores every object with a word of the query, which FTS5 does a thousand time
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,6 @@ _K1: Final = 1.2
 _B: Final = 0.75
 # Occurrences of words processed at a time: some milliseconds.
 _AT_A_TIME: Final = 1 << 16
-# Fact: the mean length of objects used for impacts, and the relative difference up to which it is
-# kept: scores then differ by less than 1%.
-MEAN_LENGTH: Final = "mean length of objects in words"
-_NEAR: Final = 0.02
 
 
 class Having(NamedTuple):
@@ -71,33 +67,8 @@ class Postings:
     starts: NDArray[np.uint32]
     places: NDArray[np.int32]
     impacts: NDArray[np.float16]
-    # mean length of objects in words, with which the impacts were computed
-    mean_length: float
     # number of places, plus one for objects without a place
     size: int
-
-    @classmethod
-    def of(cls, about: Sequence[Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return Postings over the results of `about` and `arrays`, without copying postings."""
-        mean_length, size = about
-        vocabulary = Vocabulary(arrays["stems"].tobytes(), arrays["ends"])
-        starts, places, impacts = (arrays[name] for name in ("starts", "places", "impacts"))
-        return cls(vocabulary, starts, places, impacts, mean_length, size)
-
-    @property
-    def about(self) -> tuple[float, int]:
-        """The values to store besides arrays: mean length and size."""
-        return self.mean_length, self.size
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to store, by name."""
-        return {
-            "stems": np.frombuffer(self.vocabulary.words, np.uint8),
-            "ends": self.vocabulary.starts,
-            "starts": self.starts,
-            "places": self.places,
-            "impacts": self.impacts,
-        }
 
     def find(self, word: bytes) -> Having:
         """Return the postings of a stem, empty if there is no such stem."""
@@ -138,20 +109,11 @@ def read(store: Store, ids: NDArray[np.int64]) -> Postings:
             at = slice(end, end := end + len(found))
             times[at], places[at] = often, _places(found, ids, order)
             np.add.at(lengths, places[at], own)
-    mean = mean_length(store)
+    mean = words.mean_length()
     for start in range(0, len(places), _AT_A_TIME):
         at = slice(start, start + _AT_A_TIME)
         times[at] = impacts(times[at].astype(np.float32), lengths[places[at]], mean)
-    return Postings(vocabulary, starts, places, times, mean, len(lengths))
-
-
-def mean_length(store: Store) -> float:
-    """Return the mean length of objects in words: the stored one while it is within _NEAR.
-
-    A stable value keeps the impacts of postings comparable that were read at different times.
-    """
-    today, kept = store.words.mean_length(), float(store.fact(MEAN_LENGTH) or 0)
-    return kept if abs(kept - today) <= _NEAR * today else today
+    return Postings(vocabulary, starts, places, times, len(lengths))
 
 
 def sums(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:

@@ -27,6 +27,41 @@ END $$;
 
 GRANT USAGE ON SCHEMA opdbus TO opdbus_host, opdbus_reader, opdbus_worker;
 
+-- The words of a text; names are split at punctuation too, so that nginx finds nginx.service. To
+-- compute them takes long: the index of words is read instead wherever there is one.
+CREATE FUNCTION opdbus.words(text text) RETURNS tsvector
+LANGUAGE sql IMMUTABLE PARALLEL SAFE COST 5000 SET search_path = pg_catalog, pg_temp AS $$
+  SELECT to_tsvector('english'::regconfig, left(text, 20000))
+      || to_tsvector('english'::regconfig, translate(left(text, 20000), './:@_-=', '       '))
+$$;
+
+-- A state without the identities of a host: hardware addresses, serial numbers, UUIDs, addresses
+-- and times. States with one shape are alike; opdbus.fleet.questions.identities has the same rule.
+CREATE FUNCTION opdbus.masked(state text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT regexp_replace(regexp_replace(state,
+    '"([^"]*[^a-z"])?(mac|mac_address|hwaddr|uuid|UUID|guid|serial|wwn|inode|machine_id|boot_id'
+    '|invocation_id|fingerprint)": ("([^"\\]|\\.)*"|[0-9.]+)', '"": "*"', 'g'),
+    '\m[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\M'
+    '|\m[0-9a-f]{2}(:[0-9a-f]{2}){5}\M'
+    '|(?<!ersion": "|[0-9.])(?!0\.0\.0\.0|127\.)[0-9]{1,3}(\.[0-9]{1,3}){3}(?![0-9.])(/[0-9]{1,2}\M)?'
+    '|\m(fe80|fd[0-9a-f]{2}|2[0-9a-f]{3})(:[0-9a-f]{0,4}){2,7}(/[0-9]{1,3}\M)?'
+    '|\m[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?',
+    '*', 'g')
+$$;
+
+CREATE FUNCTION opdbus.shape(declared jsonb, observed jsonb) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT md5(opdbus.masked(coalesce(observed, declared)::text))::uuid
+$$;
+
+-- A name without what may number or identify an object; opdbus.fleet.questions.identities has the
+-- same rule.
+CREATE FUNCTION opdbus.name_pattern(name text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT regexp_replace(opdbus.masked(name), '\m[0-9a-f]{12,}\M|[0-9]+', '*', 'g')
+$$;
+
 -- Models: vectors are comparable if their numerics are equal.
 CREATE TABLE opdbus.numerics (
   numerics smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -41,7 +76,10 @@ CREATE TABLE opdbus.fleet (
   wanted smallint REFERENCES opdbus.numerics,
   serving smallint REFERENCES opdbus.numerics,
   sample real NOT NULL DEFAULT 0.05 CHECK (sample BETWEEN 0 AND 1),
-  keep_days integer NOT NULL DEFAULT 90 CHECK (keep_days > 0)
+  keep_days integer NOT NULL DEFAULT 90 CHECK (keep_days > 0),
+  -- how much a host may send in a day, and how many objects it may have
+  daily_bytes bigint NOT NULL DEFAULT 1073741824 CHECK (daily_bytes >= 16777216),
+  most_objects integer NOT NULL DEFAULT 200000 CHECK (most_objects > 0)
 );
 INSERT INTO opdbus.fleet DEFAULT VALUES;
 
@@ -75,18 +113,37 @@ CREATE TABLE opdbus.host (
   conflict_at timestamptz,
   -- why the host's vectors are not taken
   vector_fault text,
-  vector_fault_at timestamptz
+  vector_fault_at timestamptz,
+  -- the last transaction that changed its objects or history: hosts that changed since a snapshot
+  -- are those of whose transaction it did not know
+  changed xid8 NOT NULL DEFAULT pg_current_xact_id(),
+  -- in place of the fleet's; null: the fleet's
+  daily_bytes bigint CHECK (daily_bytes >= 16777216),
+  most_objects integer CHECK (most_objects > 0),
+  -- bytes of states and history that it sent on this day (UTC)
+  sent_on date NOT NULL DEFAULT 'epoch',
+  sent_bytes bigint NOT NULL DEFAULT 0,
+  -- since when its batches are refused, and why
+  refused_at timestamptz,
+  refusal text,
+  -- numbers of its objects, and of those that drifted: a list of hosts counts no rows
+  objects integer NOT NULL DEFAULT 0,
+  drifted integer NOT NULL DEFAULT 0
 );
 
 -- Periods of a host's history: a new one begins where rows do not follow the stored ones.
 CREATE TABLE opdbus.epoch (
   host integer NOT NULL REFERENCES opdbus.host ON DELETE CASCADE,
-  epoch integer NOT NULL,
+  -- a host whose history begins anew again and again would fill the tables
+  epoch integer NOT NULL CHECK (epoch <= 10000),
   first_seq bigint NOT NULL,
   began_at timestamptz NOT NULL DEFAULT now(),
   -- first: nothing was stored before; gap: rows were pruned before they were sent;
   -- rewritten: the host's history contradicts the stored rows
   reason text NOT NULL CHECK (reason IN ('first', 'gap', 'rewritten')),
+  -- rows up to this one were pruned; the next row follows this hash
+  pruned_seq bigint NOT NULL DEFAULT 0,
+  pruned_hash bytea,
   PRIMARY KEY (host, epoch)
 );
 
@@ -119,11 +176,19 @@ CREATE TABLE opdbus.content (
   observed jsonb,
   text bytea NOT NULL,
   -- names of fields, and FIELD=VALUE in lower case: narrows conditions
-  terms text[] NOT NULL
+  terms text[] NOT NULL,
+  shape uuid GENERATED ALWAYS AS (opdbus.shape(declared, observed)) STORED,
+  name_pattern text GENERATED ALWAYS AS (opdbus.name_pattern(name)) STORED
 );
 CREATE INDEX content_object ON opdbus.content (plugin, kind, name);
+CREATE INDEX content_name ON opdbus.content (lower(name));
 CREATE INDEX content_text ON opdbus.content (text);
 CREATE INDEX content_terms ON opdbus.content USING gin (terms);
+
+-- Names of fields as they are written, and words of objects' names: few, and only added to.
+CREATE TABLE opdbus.field (name text PRIMARY KEY);
+CREATE TABLE opdbus.name_word (word text PRIMARY KEY);
+CREATE INDEX name_word_trigrams ON opdbus.name_word USING gin (word gin_trgm_ops);
 
 CREATE TABLE opdbus.object (
   host integer NOT NULL,
@@ -176,6 +241,9 @@ CREATE TABLE opdbus.change (
 ) PARTITION BY HASH (host);
 CREATE INDEX change_at ON opdbus.change (at);
 CREATE INDEX change_object ON opdbus.change (host, plugin, kind, name, at);
+CREATE INDEX change_words ON opdbus.change USING gin (opdbus.words(sentence));
+-- First listings are counted only: each host has one row of each object that it had.
+CREATE INDEX change_first ON opdbus.change (at, host) INCLUDE (plugin, kind) WHERE cause = 'first';
 
 DO $$
 BEGIN
@@ -199,7 +267,13 @@ CREATE TABLE opdbus.vector (
   sent_by integer,
   PRIMARY KEY (numerics, digest)
 ) PARTITION BY LIST (numerics);
-CREATE INDEX vector_sent_by ON opdbus.vector (sent_by) WHERE sent_by IS NOT NULL;
+-- Vectors that hosts computed are looked at again in this order.
+CREATE INDEX vector_sent_by ON opdbus.vector (sent_by, digest) WHERE sent_by IS NOT NULL;
+
+-- The worker that has a host's row locked looks at its vectors; hosts cannot lock rows here.
+CREATE TABLE opdbus.examination (
+  host integer PRIMARY KEY REFERENCES opdbus.host ON DELETE CASCADE
+);
 
 -- Vectors that hosts sent and no worker has looked at yet.
 CREATE TABLE opdbus.offered_vector (
@@ -220,10 +294,11 @@ CREATE TABLE opdbus.embedding_task (
 );
 CREATE INDEX embedding_task_order ON opdbus.embedding_task (numerics, not_before);
 
--- What a host sends lies here until `apply_batch` of the same transaction.
+-- What a host sends lies here until `apply_batch` of the same transaction. A batch of the sender has
+-- at most 500 rows.
 CREATE UNLOGGED TABLE opdbus.staged_object (
   host integer NOT NULL,
-  place integer NOT NULL,
+  place integer NOT NULL CHECK (place BETWEEN 0 AND 4095),
   plugin text NOT NULL,
   kind text NOT NULL,
   name text NOT NULL,
@@ -249,7 +324,7 @@ CREATE UNLOGGED TABLE opdbus.staged_change (
   host integer NOT NULL,
   seq bigint NOT NULL,
   -- what was hashed, as canonical JSON
-  chained text NOT NULL,
+  chained text NOT NULL CHECK (octet_length(chained) <= 1048576),
   hash bytea NOT NULL,
   details jsonb NOT NULL CHECK (pg_column_size(details) <= 4194304),
   PRIMARY KEY (host, seq)

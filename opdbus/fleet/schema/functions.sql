@@ -38,13 +38,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
   WHERE length(pair->>'key') <= 200
 $$;
 
--- The words of a text; names are split at punctuation too, so that nginx finds nginx.service.
-CREATE FUNCTION opdbus.words(text text) RETURNS tsvector
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT to_tsvector('english'::regconfig, left(text, 20000))
-      || to_tsvector('english'::regconfig, translate(left(text, 20000), './:@_-=', '       '))
-$$;
-
 -- The numerics' number; adds the table of its vectors.
 CREATE FUNCTION opdbus.add_numerics(given_name text, given_level text, given_dimension integer)
 RETURNS smallint
@@ -151,13 +144,79 @@ BEGIN
   RETURN (own, known.epoch, known.seq, NULL)::opdbus.sync;
 END $$;
 
+-- These are in PL/pgSQL, which keeps plans for a session.
+
+-- Bytes that a host has staged in one of the tables.
+CREATE FUNCTION opdbus.staged_bytes(own integer, staging name) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF staging = 'staged_object' THEN
+    RETURN (SELECT coalesce(sum(octet_length(body)), 0) FROM opdbus.staged_object
+            WHERE host = own);
+  END IF;
+  RETURN (SELECT coalesce(sum(octet_length(chained) + pg_column_size(details)), 0)
+          FROM opdbus.staged_change WHERE host = own);
+END $$;
+
+CREATE FUNCTION opdbus.limit_staged() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  -- a batch of the sender has 12 MiB of states at most, and as much history
+  IF opdbus.staged_bytes(opdbus.own_host(), TG_TABLE_NAME) > 67108864 THEN
+    RAISE EXCEPTION 'a host may stage 64 MiB at a time' USING ERRCODE = 'program_limit_exceeded';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER limit_staged AFTER INSERT ON opdbus.staged_object
+  FOR EACH STATEMENT EXECUTE FUNCTION opdbus.limit_staged();
+CREATE TRIGGER limit_staged AFTER INSERT ON opdbus.staged_change
+  FOR EACH STATEMENT EXECUTE FUNCTION opdbus.limit_staged();
+
+-- By how much the staged states change the number of a host's objects.
+CREATE FUNCTION opdbus.count_new(own integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN (SELECT coalesce(sum(stays::integer - existed::integer), 0) FROM (
+    SELECT bool_or(has_body) OR existed AND NOT bool_or(NOT has_body) AS stays, existed
+    FROM (
+      -- no EXISTS, for which PostgreSQL may read all objects of the host
+      SELECT plugin, kind, name, body IS NOT NULL AS has_body, (
+        SELECT true FROM opdbus.object WHERE object.host = own AND object.plugin = staged.plugin
+          AND object.kind = staged.kind AND object.name = staged.name) IS NOT NULL AS existed
+      FROM opdbus.staged_object AS staged WHERE host = own
+    ) AS rows GROUP BY plugin, kind, name, existed
+  ) AS names);
+END $$;
+
+-- Notes that a host's batch was refused, and removes what it staged.
+CREATE FUNCTION opdbus.refuse(own integer, reason text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE opdbus.host SET refused_at = coalesce(refused_at, now()), refusal = reason, seen_at = now()
+    WHERE host = own;
+  DELETE FROM opdbus.staged_change WHERE host = own;
+  DELETE FROM opdbus.staged_object WHERE host = own;
+END $$;
+
+CREATE FUNCTION opdbus.own_refusal() RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT refusal FROM opdbus.host WHERE role = session_user
+$$;
+
 -- Stores the staged changes and objects of a host; returns the places of staged objects whose
--- texts have no vector of the host's numerics yet.
-CREATE FUNCTION opdbus.apply_batch(given_epoch integer, remaining bigint) RETURNS integer[]
+-- texts have no vector of the host's numerics yet; null, with nothing stored, for a host over a limit.
+-- The number of its objects and what it sent today are kept by what changes.
+CREATE FUNCTION opdbus.apply_batch(given_epoch integer, remaining bigint)
+RETURNS integer[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
   known opdbus.host;
+  today date := (now() AT TIME ZONE 'UTC')::date;
+  most_bytes bigint;
+  sent bigint;
+  most integer;
+  more integer;
   lacking integer[];
 BEGIN
   SELECT * INTO known FROM opdbus.host WHERE host = own FOR UPDATE;
@@ -165,9 +224,26 @@ BEGIN
     RAISE EXCEPTION 'another sender of this host has begun epoch %', known.epoch
       USING ERRCODE = 'serialization_failure';
   END IF;
+  most := coalesce(known.most_objects, (SELECT most_objects FROM opdbus.fleet));
+  more := opdbus.count_new(own);
+  -- fewer objects are taken, however many there are
+  IF more > 0 AND known.objects + more > most THEN
+    PERFORM opdbus.refuse(own, format('it has %s objects and sends %s new ones, and may have %s',
+                                      known.objects, more, most));
+    RETURN NULL;
+  END IF;
+  most_bytes := coalesce(known.daily_bytes, (SELECT daily_bytes FROM opdbus.fleet));
+  sent := opdbus.staged_bytes(own, 'staged_object') + opdbus.staged_bytes(own, 'staged_change')
+    + CASE WHEN known.sent_on = today THEN known.sent_bytes ELSE 0 END;
+  IF sent > most_bytes THEN
+    PERFORM opdbus.refuse(own, format('it has sent as much today as it may, %s MiB',
+                                      most_bytes >> 20));
+    RETURN NULL;
+  END IF;
   PERFORM opdbus.apply_changes(own);
   lacking := opdbus.apply_objects(own, known.numerics);
-  UPDATE opdbus.host SET seen_at = now(), backlog = remaining,
+  UPDATE opdbus.host SET seen_at = now(), backlog = remaining, objects = objects + more,
+    sent_on = today, sent_bytes = sent, refused_at = NULL, refusal = NULL,
     current_at = CASE WHEN remaining = 0 THEN now() ELSE current_at END
     WHERE host = own;
   RETURN lacking;
@@ -334,19 +410,19 @@ BEGIN
   END IF;
   DELETE FROM opdbus.staged_object WHERE host = own;
   DELETE FROM opdbus.arrived_object WHERE host = own;
-  IF (SELECT count(*) > 200000 FROM opdbus.object WHERE host = own) THEN
-    RAISE EXCEPTION 'a host may have at most 200000 objects' USING ERRCODE = 'program_limit_exceeded';
-  END IF;
   RETURN coalesce(lacking, '{}');
 END $$;
 
--- Offers vectors of the host's numerics, of texts that it has.
+-- Offers vectors of the host's numerics, of texts that it has. A host that changed its model has no
+-- offers of the one before, which would add up.
 CREATE FUNCTION opdbus.offer_vectors(texts bytea[], vectors text[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
   taken integer;
 BEGIN
+  DELETE FROM opdbus.offered_vector AS old USING opdbus.host
+    WHERE host.host = own AND old.host = own AND old.numerics <> host.numerics;
   INSERT INTO opdbus.offered_vector
     SELECT own, host.numerics, given.digest, given.v::halfvec
     FROM opdbus.host
@@ -375,7 +451,11 @@ CREATE FUNCTION opdbus.put_drift(rows jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   own integer := opdbus.require_own_host();
+  stored integer;
 BEGIN
+  IF pg_column_size(rows) > 33554432 THEN
+    RAISE EXCEPTION 'the drift of one host has at most 32 MiB' USING ERRCODE = 'data_exception';
+  END IF;
   IF jsonb_typeof(rows) <> 'array' OR EXISTS (
       SELECT FROM jsonb_array_elements(rows) AS r WHERE NOT opdbus.are_rows(r->6, 4)) THEN
     RAISE EXCEPTION 'the fields of drift are no lists of four texts'
@@ -386,6 +466,8 @@ BEGIN
   INSERT INTO opdbus.drift
     SELECT own, r->>0, r->>1, r->>2, r->>3, r->>4, (r->>5)::bigint, r->6
     FROM jsonb_array_elements(rows) AS r ON CONFLICT DO NOTHING;
+  GET DIAGNOSTICS stored = ROW_COUNT;
+  UPDATE opdbus.host SET drifted = stored WHERE host = own;
 END $$;
 
 -- Notes that all digests were compared and that those which differed have been sent.
@@ -403,16 +485,80 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   WHERE host = opdbus.require_own_host()
 $$;
 
+-- Removes a model with its vectors, unless it is wanted, serves, or is the model of a host.
+CREATE FUNCTION opdbus.drop_numerics(unused smallint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+  LOCK TABLE opdbus.numerics IN SHARE ROW EXCLUSIVE MODE;
+  IF EXISTS (SELECT FROM opdbus.fleet WHERE unused IN (wanted, serving))
+    OR EXISTS (SELECT FROM opdbus.host WHERE numerics = unused)
+    OR NOT EXISTS (SELECT FROM opdbus.numerics WHERE numerics = unused) THEN
+    RETURN false;
+  END IF;
+  DELETE FROM opdbus.embedding_task WHERE numerics = unused;
+  DELETE FROM opdbus.offered_vector WHERE numerics = unused;
+  EXECUTE format('DROP TABLE IF EXISTS opdbus.vector_%s', unused);
+  DELETE FROM opdbus.numerics WHERE numerics = unused;
+  RETURN true;
+END $$;
+
+CREATE FUNCTION opdbus.note_names() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  -- sorted, so that batches of two hosts cannot deadlock
+  INSERT INTO opdbus.field
+    SELECT DISTINCT pair->>'key' AS name
+    FROM added, jsonb_path_query(jsonb_build_array(declared, observed),
+                                 '$.** ? (@.type() == "object").keyvalue()') AS pair
+    WHERE length(pair->>'key') <= 200
+      AND NOT EXISTS (SELECT FROM opdbus.field AS known WHERE known.name = pair->>'key')
+    ORDER BY name ON CONFLICT DO NOTHING;
+  INSERT INTO opdbus.name_word
+    SELECT DISTINCT word FROM added, regexp_split_to_table(lower(name), '[^a-z]+') AS words (word)
+    WHERE length(word) BETWEEN 4 AND 40
+      AND NOT EXISTS (SELECT FROM opdbus.name_word AS known WHERE known.word = words.word)
+    ORDER BY word ON CONFLICT DO NOTHING;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER note_names AFTER INSERT ON opdbus.content
+  REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION opdbus.note_names();
+
+CREATE FUNCTION opdbus.note_changed_hosts() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE opdbus.host SET changed = pg_current_xact_id()
+    WHERE host IN (SELECT host FROM moved) AND changed <> pg_current_xact_id();
+  RETURN NULL;
+END $$;
+CREATE TRIGGER note_added AFTER INSERT ON opdbus.object REFERENCING NEW TABLE AS moved
+  FOR EACH STATEMENT EXECUTE FUNCTION opdbus.note_changed_hosts();
+CREATE TRIGGER note_updated AFTER UPDATE ON opdbus.object REFERENCING NEW TABLE AS moved
+  FOR EACH STATEMENT EXECUTE FUNCTION opdbus.note_changed_hosts();
+CREATE TRIGGER note_removed AFTER DELETE ON opdbus.object REFERENCING OLD TABLE AS moved
+  FOR EACH STATEMENT EXECUTE FUNCTION opdbus.note_changed_hosts();
+CREATE TRIGGER note_history AFTER INSERT ON opdbus.change REFERENCING NEW TABLE AS moved
+  FOR EACH STATEMENT EXECUTE FUNCTION opdbus.note_changed_hosts();
+
+CREATE FUNCTION opdbus.own_seq() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT seq FROM opdbus.host WHERE role = session_user
+$$;
+
 ALTER TABLE opdbus.staged_object ENABLE ROW LEVEL SECURITY;
-CREATE POLICY own ON opdbus.staged_object TO opdbus_host USING (host = opdbus.own_host());
 ALTER TABLE opdbus.staged_change ENABLE ROW LEVEL SECURITY;
-CREATE POLICY own ON opdbus.staged_change TO opdbus_host USING (host = opdbus.own_host());
+-- The functions stand in subqueries, so that each is called once for a statement.
+CREATE POLICY own ON opdbus.staged_object TO opdbus_host
+  USING (host = (SELECT opdbus.own_host()));
+CREATE POLICY own ON opdbus.staged_change TO opdbus_host
+  USING (host = (SELECT opdbus.own_host()))
+  WITH CHECK (host = (SELECT opdbus.own_host())
+    AND seq - (SELECT opdbus.own_seq()) BETWEEN -1000 AND 1000);
 
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA opdbus FROM PUBLIC;
 GRANT INSERT, DELETE ON opdbus.staged_object, opdbus.staged_change TO opdbus_host;
 GRANT SELECT (host) ON opdbus.staged_object, opdbus.staged_change TO opdbus_host;
 GRANT EXECUTE ON FUNCTION
-  opdbus.own_host(), opdbus.stored_history(),
+  opdbus.own_host(), opdbus.own_seq(), opdbus.own_refusal(), opdbus.stored_history(),
   opdbus.begin_sync(text, text, text, text, integer, jsonb, bigint, bigint, bytea),
   opdbus.apply_batch(integer, bigint), opdbus.offer_vectors(bytea[], text[]),
   opdbus.own_digests(), opdbus.put_drift(jsonb), opdbus.end_comparison(),
@@ -420,10 +566,13 @@ GRANT EXECUTE ON FUNCTION
 
 GRANT SELECT ON ALL TABLES IN SCHEMA opdbus TO opdbus_reader, opdbus_worker;
 GRANT EXECUTE ON FUNCTION opdbus.words(text), opdbus.terms(jsonb) TO opdbus_reader, opdbus_worker;
-GRANT EXECUTE ON FUNCTION opdbus.add_numerics(text, text, integer) TO opdbus_worker;
+GRANT EXECUTE ON FUNCTION opdbus.add_numerics(text, text, integer), opdbus.drop_numerics(smallint)
+  TO opdbus_worker;
 GRANT INSERT, UPDATE, DELETE ON opdbus.vector, opdbus.offered_vector, opdbus.embedding_task
   TO opdbus_worker;
 GRANT DELETE ON opdbus.content, opdbus.text, opdbus.change, opdbus.checkpoint TO opdbus_worker;
+GRANT INSERT, UPDATE ON opdbus.examination TO opdbus_worker;
+GRANT UPDATE (pruned_seq, pruned_hash) ON opdbus.epoch TO opdbus_worker;
 GRANT UPDATE (wanted, serving) ON opdbus.fleet TO opdbus_worker;
 GRANT UPDATE (vector_fault, vector_fault_at) ON opdbus.host TO opdbus_worker;
 ALTER DEFAULT PRIVILEGES IN SCHEMA opdbus GRANT SELECT ON TABLES TO opdbus_reader, opdbus_worker;
