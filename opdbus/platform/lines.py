@@ -6,6 +6,7 @@ names.
 
 import os
 import re
+import select
 from contextlib import suppress
 from typing import Final, TextIO
 
@@ -59,11 +60,18 @@ def escape_hidden(text: str) -> str:
 
 
 def write_line(text: str, stream: TextIO) -> None:
-    """Write a line of a program that serves, which a full disk or a closed pipe must not end."""
+    """Write a line of a program that serves.
+
+    A full disk or a closed pipe must not end it, nor a pipe that nobody reads stop it: the line is
+    lost.
+    """
     try:
         number = stream.fileno()
     except (OSError, ValueError):  # a stream in memory
         stream.write(f"{text}\n")
         return
+    room = select.poll()
+    room.register(number, select.POLLOUT)
     with suppress(OSError):
-        os.write(number, f"{text}\n".encode(errors="backslashreplace"))
+        if room.poll(0):
+            os.write(number, f"{text}\n".encode(errors="backslashreplace"))

@@ -362,8 +362,8 @@ SENTENCES: Final = _rows(
     (
         "word |phrase |wort |secret |pin ",
         (
-            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/@. -]{1,60}"
-            r"(?<!failed)(?<!denied)(?<!error):"
+            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/@. -]{1,60}+:"
+            r"(?<!failed:)(?<!denied:)(?<!error:)"
             r"[ \t]++[\"']?)([^\s\"'|;&<>]{5,}+)"
         ),
     ),

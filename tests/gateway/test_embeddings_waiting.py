@@ -92,7 +92,7 @@ def test_work_of_clients_that_left_is_not_computed(
         # more than the four requests of 64 texts that run
         stay = [post(gateway, [f"stay {number} {text}" for text in range(128)]) for number in "123"]
         until(lambda: counted(daemon)[0] == 384)
-        leave = [post(gateway, ["leave"]), post(gateway, [f"leave {n}" for n in range(100)])]
+        leave = [post(gateway, ["leave 100"]), post(gateway, [f"leave {n}" for n in range(100)])]
         until(lambda: counted(daemon)[0] == 485)
         for own in leave:
             own.close()
@@ -101,7 +101,7 @@ def test_work_of_clients_that_left_is_not_computed(
         for own in stay:
             with own:
                 assert status(receive(own)) == 200
-        assert not [text for text in held.texts if text.startswith("leave")]
+        assert not [text for text in held.texts if text.startswith("leave ")]
         assert counted(daemon) == (0, before + 384)
 
 

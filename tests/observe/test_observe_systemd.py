@@ -31,11 +31,11 @@ async def pid1(bus: str, tmp_path: Path) -> AsyncIterator[FakePid1]:
 
 @asynccontextmanager
 async def watched(
-    tmp_path: Path, files_after: float = NEVER, most_units: int = 20_000
+    tmp_path: Path, files_after: float = NEVER, most_units: int = 20_000, units_every: float = 0.0
 ) -> AsyncIterator[Host]:
     """Observe it; unit files are listed after some seconds, and once."""
     places = Places(tmp_path, tmp_path / "dpkg", tmp_path / "man", "rpm", ())
-    options = Options(files_after, NEVER, 0.0, most_units, places)
+    options = Options(files_after, NEVER, units_every, most_units, places)
     observer = replace(
         unit_observer.OBSERVER, observe=partial(unit_observer.observe, options=options)
     )
@@ -191,6 +191,28 @@ async def test_enabling_asks_for_exact_names(tmp_path: Path, system_bus: str) ->
             assert asked[0] == {"one.service"}
             assert all(names == {"lazy.service"} for names in asked[1:])
             assert not fake.asked("ListUnitFiles")
+
+
+async def test_enabling_right_after_a_reload(tmp_path: Path, system_bus: str) -> None:
+    """What changes between a reload and the listing after it is newer than what PID 1 has read."""
+    async with pid1(system_bus, tmp_path) as fake:
+        one = fake.file("one.service", "disabled")
+        fake.units["one.service"]["UnitFileState"] = "disabled"
+        async with watched(tmp_path, units_every=0.5) as host:
+            await host.until_shown("systemd/unit/one.service", enabled=False)
+            asked = len(fake.service.calls)
+            fake.tell_reloading(begins=True)
+            fake.tell_reloading(begins=False)
+            wants = fake.folder / "multi-user.target.wants"
+            wants.mkdir()
+            (wants / "one.service").symlink_to(one)
+            fake.files[str(one)] = "enabled"
+            fake.tell("UnitFilesChanged")
+            await host.until(lambda: fake.asked("ListUnits", asked))
+            # the last unit that is listed
+            fake.change("two.timer", SubState="elapsed")
+            await host.until_shown("systemd/unit/two.timer", sub_state="elapsed")
+            await host.until_shown("systemd/unit/one.service", enabled=True)
 
 
 async def test_a_change_that_was_undone_is_read(tmp_path: Path, system_bus: str) -> None:

@@ -1,6 +1,7 @@
 """Text of a host: how it is split, and how it is printed."""
 
 import ast
+import fcntl
 import io
 import os
 import re
@@ -54,6 +55,18 @@ def test_a_line_that_nobody_can_take_ends_no_program() -> None:
     memory = io.StringIO()
     lines.write_line("listening", memory)
     assert memory.getvalue() == "listening\n"
+
+
+def test_a_pipe_that_nobody_reads_stops_no_program() -> None:
+    """Lose lines while a pipe is full, and write again once somebody has read."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as read, os.fdopen(writer, "w", encoding="utf-8") as stream:
+        size = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ)
+        for _ in range(size // 1000 + 10):
+            lines.write_line("x" * 999, stream)
+        read.read1(size)
+        lines.write_line("again", stream)
+        assert read.read1(size).endswith(b"again\n")
 
 
 ODD = "a\x0bb\x0cc\x1cd\x85e\u2028f\xa0g\rh"

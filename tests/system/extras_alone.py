@@ -230,9 +230,9 @@ def answers_by_ray(place: Place) -> str:
     with _fleet(place) as administer:
         place.ask(*administer, "level", "static")
         said = place.ask(*administer, "embed")
-    count = re.match(r"([\d,]+) texts were computed", said)
-    assert count
-    assert int(count[1].replace(",", "")) > 0
+    count = re.search(r"^([\d,]+) texts were computed", said, re.MULTILINE)
+    assert count, said
+    assert int(count[1].replace(",", "")) > 0, said
     return ANSWER
 
 

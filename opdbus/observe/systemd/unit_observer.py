@@ -349,6 +349,8 @@ class _Units:
             case "Reloading":
                 self._is_reloading = first is True
                 if not self._is_reloading:
+                    # PID 1 has read the files again; units are listed later
+                    self._states.clear()
                     self._have_files_changed = True
                     self._list_at = max(now, self._listed_at + options.units_every)
             case "UnitFilesChanged":
@@ -372,8 +374,6 @@ class _Units:
             f"of {len(units):,} units {most:,} are observed" if len(units) > most else ""
         )
         units = units[:most]
-        # PID 1 has read the files again
-        self._states.clear()
         cause = self._causes.reload
         await self._report_unloaded(self._loaded - {unit.name for unit in units}, cause)
         known = [unit for unit in units if unit.name in self._loaded]
