@@ -8,7 +8,6 @@
 #   make docs         the tables of docs/ that code decides, etc/op-dbus/op-dbus.env, the man pages
 #   make bench        every figure that README and docs quote, into benchmarks/results/: 75 minutes
 #   make bench-host   what it costs a host that is booted from this machine's files, as root
-#   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own
 #   make soak         ten minutes of hostile and friendly clients together
 #   make models       the official models of all levels, from the Python index
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
@@ -51,7 +50,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run fleet test test-all models docs bench bench-host fuzz soak peers clients onnxruntime-gpu install packages packages-test wheel image uninstall clean made_anew
+.PHONY: run fleet test test-all models docs bench bench-host soak peers clients onnxruntime-gpu install packages packages-test wheel image uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -91,11 +90,8 @@ bench-host: $(VENV)/tested
 	PYTHONPATH=tests LAYER=$(CURDIR)/build/host $(BIN)/python -m system.booting dbus \
 		/usr/local/lib/op-dbus/bin/python /mnt/code/benchmarks/host/day.py >$(REPORT)
 
-fuzz: $(VENV)/tested
-	PYTHONPATH=tests $(BIN)/python -m fuzz
-
 soak: $(VENV)/tested
-	PYTHONPATH=tests $(BIN)/python -m robustness.soak
+	OP_DBUS_TEST_SOAK=10 $(BIN)/pytest -s tests/bus/test_soak.py
 
 peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
 

@@ -1,20 +1,33 @@
 """Whatever reads text that somebody else wrote takes four times as long for four times as much.
 
-The time is the processor's, and the smallest of several runs where it matters: see growth.py.
+The time is the processor's, and the smallest of several runs where it matters. Each pattern is
+tried with texts of what it repeats itself, by the methods that are called of it.
 """
 
+import ast
+import gc
+import importlib
+import inspect
+import pkgutil
 import re
-from collections.abc import Callable, Iterator
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from re import _compiler as compiler  # type: ignore[attr-defined]  # patterns have no public parser
+from re import _constants as codes  # type: ignore[attr-defined]  # as above
+from re import _parser as parser  # type: ignore[attr-defined]  # as above
+from typing import Any, Final, NamedTuple
 
 import pytest
-from harness.growth import MOST, Text, Used, growth, longest_seconds, patterns, slow_texts
+from conftest import ROOT
 from harness.remembering import unit
 
+import opdbus
 from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.drift import equality, field_comparison, rule_table, versions
@@ -47,7 +60,6 @@ from opdbus.state import conditions, document, fields, flatten, publish, redact
 from opdbus.state.object import Identity, ObjectId
 from opdbus.wording import change_words
 
-PATTERNS: Final = patterns()
 # What texts are made of: words that somebody reads, separators, brackets, quotes, blanks.
 TOKENS: Final = (
     "a", " ", "\n", "1", "not ", "can't it the ", "which ports, on which ", "what before ", "and ",
@@ -55,11 +67,64 @@ TOKENS: Final = (
     ",", "%", "=", "#", "\t", "\x01", "\u00e9 ", "aB", "_", "* ", "x:1:", "1:", "$(", "-----BEGIN ",
     "password=", "://a@",
 )  # fmt: skip
-SIZES: Final = (256, 1024, 4096)
-QUESTION_SIZES: Final = (MAX_CHARACTERS // 16, MAX_CHARACTERS // 4, MAX_CHARACTERS)
+SIZES: Final = (1024, 4096)
+QUESTION_SIZES: Final = (MAX_CHARACTERS // 4, MAX_CHARACTERS)
+# The first one is small enough for an exponential pattern.
+PATTERN_SIZES: Final = (24, 384, 1536)
+# Four times for a text four times as long, and half as much again for what memory does.
+MOST: Final = 6.0
+# In so little time nothing that grows with the square has done much yet.
+TINY_SECONDS: Final = 0.001
+# So long a time is no accident: it need not be measured again.
+LONG_SECONDS: Final = 0.2
 HERE: Final = Path("state.json")
 THING: Final = ObjectId("lab", "box", "x")
 Work = Callable[[str], object]
+
+
+class Text(NamedTuple):
+    """A text of any length: a beginning, a token that is repeated, and an ending."""
+
+    prefix: str
+    token: str
+    ending: str
+
+    def of(self, size: int) -> str:
+        """Return it with about so many characters."""
+        return self.prefix + self.token * (size // len(self.token)) + self.ending
+
+
+def seconds(work: Work, text: str, runs: int = 1) -> float:
+    """Return the least processor time of some runs, without garbage collection."""
+    found = []
+    for _ in range(runs):
+        gc.disable()
+        try:
+            before = time.thread_time()
+            work(text)
+            found.append(max(time.thread_time() - before, 1e-6))
+        finally:
+            gc.enable()
+    return min(found)
+
+
+def growth(work: Work, text: Text, sizes: Iterable[int]) -> float:
+    """Return by how much time grows at most where a text is four times as long; 0 if it is tiny."""
+    worst = 0.0
+    for size in sizes:
+        if (spent := seconds(work, text.of(size))) < TINY_SECONDS:
+            continue
+        before = seconds(work, text.of(size // 4))
+        if spent > MOST * before and spent < LONG_SECONDS:
+            before, spent = (seconds(work, text.of(each), 9) for each in (size // 4, size))
+            # a pattern with a bounded window grows faster until the text fills the window
+            if spent > MOST * before:
+                runs = 9 if spent < LONG_SECONDS / 40 else 1
+                before, spent = spent, seconds(work, text.of(4 * size), runs)
+        worst = max(worst, spent / before) if spent > TINY_SECONDS else worst
+        if worst > MOST:
+            break
+    return worst
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -205,31 +270,6 @@ def _faults(work: Work, sizes: tuple[int, ...]) -> Iterator[str]:
                 yield f"{found:.0f} times as long for 4 times as much of {text}"
 
 
-@pytest.mark.parametrize("used", PATTERNS, ids=lambda used: used.where)
-def test_pattern_is_linear(used: Used) -> None:
-    """No pattern takes more than four times as long for a text of its own parts, as it is used."""
-    if used.where.startswith(("opdbus.language.routes.", "opdbus.language.past_spans.")):
-        # no more of a question is read for its route
-        assert longest_seconds(used, routes.MOST_CHARACTERS) < 0.05
-    else:
-        assert [*slow_texts(used)] == []
-
-
-def test_patterns_are_found() -> None:
-    """Patterns of modules, of tables in them and in functions are all tested."""
-    found = {used.where for used in PATTERNS}
-    assert {"opdbus.drift.equality._ADDRESS", "opdbus.drift.rule_table.JOINED"} < found
-    assert any(where.startswith("opdbus.index.query.spelling:") for where in found)
-    assert len(found) > 150
-
-
-@pytest.mark.parametrize("pattern", [r"[:.a]*[:.][:.a]*!", r"\s*=?\s*x", r"(?:a+)+b", r"a+$"])
-def test_slow_pattern_is_found(pattern: str) -> None:
-    """The check fails for patterns that are slow."""
-    slow = Used("here", re.compile(pattern), frozenset({"search"}))
-    assert next(slow_texts(slow), None)
-
-
 @pytest.mark.parametrize("name", _readers(Path()))
 def test_reader_is_linear(name: str, tmp_path: Path) -> None:
     """Whatever reads a text of somebody else takes time as the text is long."""
@@ -261,4 +301,218 @@ def test_objects_of_one_name_take_as_long_as_others(together: int) -> None:
         assert not catalogue.named("eth0")
 
     # of thousands of arrays the caches hold less: still far from the 16 times of a square
-    assert growth(work, Text("", "a", ""), (250, 1000, 4000)) < 10
+    assert growth(work, Text("", "a", ""), (1000, 4000)) < 10
+
+
+METHODS: Final = frozenset("match fullmatch search finditer findall sub subn split".split())
+REPEATS: Final = frozenset({codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT})
+CHARACTERS: Final = "a1 -.:/=\n\t,AzB_'\"(){}[]<>|#%$@;*+\\?!~^&`"
+
+
+class Used(NamedTuple):
+    """A pattern, where it stands, and the methods of it that are called."""
+
+    where: str
+    pattern: re.Pattern[Any]
+    methods: frozenset[str]
+
+
+def inside(value: Any, depth: int = 0) -> Iterator[re.Pattern[Any]]:
+    """Yield the patterns in a constant, in a table, and in what is read once by a function."""
+    if hasattr(value, "cache_info") and not inspect.signature(value).parameters:
+        value = value()
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, Mapping | list | tuple | set | frozenset) and depth < 4:
+        parts = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
+        for part in parts:
+            yield from inside(part, depth + 1)
+
+
+def written_in(module: str, function: ast.AST) -> Iterator[Used]:
+    """Yield the patterns that a function has where it uses them; what is put in is a word."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("re"), method), [first, *_]):
+                parts = first.values if isinstance(first, ast.JoinedStr) else [first]
+                if all(isinstance(part, ast.Constant | ast.FormattedValue) for part in parts):
+                    texts = (p.value if isinstance(p, ast.Constant) else "word" for p in parts)
+                    methods = frozenset({method}) & METHODS
+                    yield Used(f"{module}:{node.lineno}", re.compile("".join(texts)), methods)
+
+
+# A method of a constant, or a function of state/long_text.py that is given one.
+CALLED: Final = re.compile(
+    r"(?<!\w)(_?[A-Z][A-Z0-9_]+)(?:\[[^]]*\])?\.(\w+)|\b(search|finditer|sub)\((_?[A-Z][A-Z0-9_]+)"
+)
+
+
+def key_of(module: str, name: str) -> str:
+    """Return what a constant is known by: private ones of several modules have one name."""
+    return f"{module}.{name}" if name.startswith("_") else name
+
+
+def functions() -> tuple[Mapping[str, set[str]], Mapping[str, set[str]], list[Used]]:
+    """Return what is called of constants, and in functions that name them; and written patterns."""
+    own, near, written = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set), []
+    for path in sorted((ROOT / "opdbus").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for function in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                written += written_in(module, function)
+                text = "\n".join(lines[function.lineno - 1 : function.end_lineno])
+                for name, method, other, given in CALLED.findall(text):
+                    own[key_of(module, name or given)] |= {method or other} & METHODS
+                # `split` is one of strings as well
+                others = {method for method in METHODS - {"split"} if f".{method}(" in text}
+                for name in re.findall(r"(?<!\w)_?[A-Z][A-Z0-9_]+", text):
+                    near[key_of(module, name)] |= others
+    return own, near, written
+
+
+def patterns() -> list[Used]:
+    """Return every pattern of the package: those of its modules, and those in functions."""
+    own, near, written = functions()
+    found: dict[re.Pattern[Any], list[str]] = defaultdict(list)
+    for info in pkgutil.walk_packages(opdbus.__path__, "opdbus."):
+        if info.name.endswith("__main__"):
+            continue
+        try:
+            module = importlib.import_module(info.name)
+        except ImportError:
+            # of an extra that is not installed
+            continue
+        for name, value in vars(module).items():
+            for pattern in inside(value):
+                found[pattern].append(f"{info.name}.{name}")
+    for pattern, places in found.items():
+        keys = [key_of(*place.rsplit(".", 1)) for place in places]
+        called = (set[str]().union(*(each.get(key, ()) for key in keys)) for each in (own, near))
+        written.append(Used(min(places), pattern, frozenset(next(filter(None, called), METHODS))))
+    return list({(used.where, used.pattern): used for used in written}.values())
+
+
+def samples(code: Any, value: Any) -> list[str]:
+    """Return texts that a node of a pattern meets, or nearly."""
+    if code is codes.LITERAL:
+        return [chr(value)]
+    if code in {codes.IN, codes.NOT_LITERAL, codes.ANY}:
+        parts = value if code is codes.IN else []
+        own = "".join(chr(v) for kind, v in parts if kind is codes.LITERAL)
+        one = compiler.compile(parser.SubPattern(parser.State(), [(code, value)]))
+        return [c for c in dict.fromkeys(CHARACTERS[:2] + own + CHARACTERS) if one.match(c)]
+    if code in REPEATS:
+        return [text * max(1, value[0]) for text in variants(value[2])]
+    if code is codes.BRANCH:
+        return [sample(branch) for branch in value[1]]
+    if code in {codes.SUBPATTERN, codes.ATOMIC_GROUP}:
+        return variants(value[-1] if code is codes.SUBPATTERN else value)
+    return [""]
+
+
+def sample(tree: Any) -> str:
+    """Return a text that a part of a pattern meets, or nearly."""
+    return "".join(next(iter(samples(code, value)), "") for code, value in tree)
+
+
+def variants(tree: Any) -> list[str]:
+    """Return several texts that a part meets, which differ in one of its nodes."""
+    nodes = [*tree]
+    found = {sample(nodes): None}
+    for at, (code, value) in enumerate(nodes):
+        for text in samples(code, value)[1:4]:
+            found[sample(nodes[:at]) + text + sample(nodes[at + 1 :])] = None
+    return [*filter(None, found)][:4]
+
+
+def repeats(tree: Any, before: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield what may come before each repetition, and what it repeats."""
+    for code, value in tree:
+        parts = []
+        if code in REPEATS:
+            yield before, variants(value[2])
+            parts = [value[2]]
+        elif code is codes.BRANCH:
+            parts = value[1]
+        elif code in {codes.ASSERT, codes.ASSERT_NOT, codes.SUBPATTERN}:
+            parts = [value[-1]]
+        elif code is codes.ATOMIC_GROUP:
+            parts = [value]
+        for part in parts:
+            yield from repeats(part, before)
+        before += sample([(code, value)])
+
+
+def hostile_texts(pattern: re.Pattern[Any]) -> Iterator[Text]:
+    """Yield texts of what a pattern repeats, each alone and after what comes before it."""
+    source = pattern.pattern
+    if isinstance(source, bytes):
+        source = source.decode("latin-1")
+    tree = parser.parse(source, pattern.flags & ~re.UNICODE)
+    whole = sample(tree)
+    tokens = {("", whole): None, ("", whole + " "): None}
+    for prefix, body in repeats(tree):
+        for token in (*body, *(token + " " for token in body), " ", "\n", "a", "1"):
+            tokens |= dict.fromkeys([("", token), (prefix, token)])
+        tokens |= dict.fromkeys([("", prefix), ("", prefix + "".join(body[:1]))])
+    for prefix, token in islice((key for key in tokens if key[1]), 200):
+        yield from (Text(prefix, token, ending) for ending in ("!", "\x01\n"))
+
+
+def works(used: Used) -> Iterator[tuple[Work, Text]]:
+    """Yield what is done with a pattern, and the texts that it is done with."""
+    is_bytes = isinstance(used.pattern.pattern, bytes)
+    once, texts = used.methods & {"match", "fullmatch", "search"}, [*hostile_texts(used.pattern)]
+    for method in sorted(once) + ["finditer"] * (once != used.methods):
+
+        def work(text: str, method: str = method) -> None:
+            given = text.encode("latin-1", "replace") if is_bytes else text
+            found = getattr(used.pattern, method)(given)
+            if method == "finditer":
+                deque(found, 0)
+
+        for text in texts:
+            yield work, text
+
+
+def slow_texts(used: Used) -> Iterator[tuple[Text, float]]:
+    """Yield the texts that a pattern is slow with."""
+    for work, text in works(used):
+        if (found := growth(work, text, PATTERN_SIZES)) > MOST:
+            yield text, found
+
+
+@pytest.fixture(scope="module")
+def used() -> list[Used]:
+    """Find all patterns."""
+    return patterns()
+
+
+def test_patterns_are_linear(used: list[Used]) -> None:
+    """No pattern takes more than four times as long for a text of its own parts, as it is used."""
+    slow = []
+    for one in used:
+        if one.where.startswith(("opdbus.language.routes.", "opdbus.language.past_spans.")):
+            # no more of a question is read for its route
+            size = routes.MOST_CHARACTERS
+            if max(seconds(work, text.of(size)) for work, text in works(one)) > 0.05:
+                slow.append(one)
+        elif next(slow_texts(one), None):
+            slow.append(one)
+    assert slow == []
+
+
+def test_patterns_are_found(used: list[Used]) -> None:
+    """Patterns of modules, of tables in them and in functions are all tested."""
+    found = {one.where for one in used}
+    assert {"opdbus.drift.equality._ADDRESS", "opdbus.drift.rule_table.JOINED"} < found
+    assert any(where.startswith("opdbus.index.query.spelling:") for where in found)
+    assert len(found) > 150
+
+
+@pytest.mark.parametrize("pattern", [r"[:.a]*[:.][:.a]*!", r"\s*=?\s*x", r"(?:a+)+b", r"a+$"])
+def test_slow_pattern_is_found(pattern: str) -> None:
+    """The check fails for patterns that are slow."""
+    slow = Used("here", re.compile(pattern), frozenset({"search"}))
+    assert next(slow_texts(slow), None)

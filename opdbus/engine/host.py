@@ -38,7 +38,7 @@ _ACCELERATORS: Final = ("0x03", "0x12")
 @cache
 def onnxruntime_library() -> Any:  # noqa: ANN401 -- it has no types
     """Import ONNX Runtime with telemetry off; raises ImportError and errors of ONNX Runtime."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251 -- it is told only so
     import onnxruntime
 
     return onnxruntime

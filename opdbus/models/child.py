@@ -95,7 +95,7 @@ def _command(module: str, request: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _inherited() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}  # noqa: TID251 -- inherited, no setting
 
 
 @contextmanager

@@ -141,7 +141,7 @@ BESIDE_SIGNS: Final = _rows(
         "://",
         r"""(https?://(?=[^\s/:@"']*[A-Za-z])|://(?=[^\s/:@"']{16}))(?=[^\s/:@"']*\d)[^\s/:@"']{6,}+(@)""",
     ),
-    ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)[^\s@"']++(@)"""),
+    ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)(?:(?!jdbc:)[^\s@"'])++(@)"""),
     # a line of davfs2's secrets: address, user, password
     (
         "://",

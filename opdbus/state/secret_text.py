@@ -23,7 +23,7 @@ _GLUED: Final = re.compile(
 # The end of a command before another one; a variable or a command instead of a word.
 _COMMAND_END: Final = re.compile(r"[|;&\n(]")
 _VARIABLE: Final = re.compile(
-    r"""(?:-\w+\s+|["'\\]*%[sb]\S*\s+){0,4}["'\\]*\$[\w{(][^\s"']*["'\\]*|\[redacted\]\S*"""
+    r"""(?:-\w+\s+|["'\\]*%[sb]\S*\s+){0,4}["'\\]*+\$[\w{(][^\s"']*+["'\\]*+|\[redacted\]\S*"""
 )
 # A part of a URL, or a word; %XX within %XX.
 _WORD: Final = re.compile(r"""[^\s"'<>&?]{6,}+""")

@@ -6,13 +6,13 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from fuzz import marshal
-from fuzz.marshal import NO_REPLY, Variant
-from fuzz.wire import Gone, Silence, Wire
+from harness import marshal
+from harness.marshal import NO_REPLY, Variant
+from harness.wire import Gone, Silence, Wire
 
 Ask = Callable[[int], tuple[Any, ...]]
 ROOT, STATE = "/org/opdbus", "/org/opdbus/state"
@@ -100,55 +100,6 @@ def crowd(address: str, seconds: float, count: int) -> None:
     _keep_asking(address, seconds, count, 1, _search)
 
 
-def _ask_for_large(address: str) -> tuple[Any, ...]:
-    """Publish a large object, and give the call that asks for it."""
-    item = ("large", "unit", "u", {"text": Variant("s", "mail " * 50_000)})
-    with Wire(address) as wire:
-        published = wire.call(STATE, PUBLISH, "sa(sssa{sv})a{sv}", "large", [item], {})
-    (path,) = published.body()[0]
-    return STATE, "org.opdbus.State1.Get", "oa{sv}", path, {"large": Variant("b", 1)}
-
-
-def fast_readers(address: str, seconds: float, count: int) -> None:
-    """Ask for a large object again and again, and read all replies."""
-    ask = _ask_for_large(address)
-    _keep_asking(address, seconds, count, 8, lambda _: ask)
-
-
-def slow_large(address: str, seconds: float, count: int) -> None:
-    """Ask for a large object."""
-    _ask_and_never_read(address, seconds, count, *_ask_for_large(address))
-
-
-def new_texts(address: str, seconds: float, count: int) -> None:
-    """Ask for the vectors of new texts."""
-
-    def ask(number: int) -> tuple[Any, ...]:
-        texts = [f"mail {number} {n} for the office" for n in range(600)]
-        return ROOT, MANY, "asa{sv}", texts, {}
-
-    _keep_asking(address, seconds, count, PENDING - 1, ask)
-
-
-def publishing(address: str, seconds: float, count: int) -> None:
-    """Publish thousands of objects a call."""
-    items = [("many", "unit", f"u{n}", {}) for n in range(8000)]
-    ask = (STATE, PUBLISH, "sa(sssa{sv})a{sv}", "many", items, {})
-    _keep_asking(address, seconds, count, 2, lambda _: ask)
-
-
-def large_calls(address: str, seconds: float, count: int) -> None:
-    """Send calls of 3 MiB, and want no reply."""
-    fields = marshal.call_fields(STATE, "org.opdbus.State1", "Search", "sua{sv}")
-    body = marshal.encode("sua{sv}", ("m" * (3 << 20), 10, {}))
-    _send_without_end(address, seconds, count, marshal.message(fields, body, 9, flags=NO_REPLY))
-
-
-def files(address: str, seconds: float, count: int) -> None:
-    """Send calls with sixteen open files each, and want no reply."""
-    _send_without_end(address, seconds, count, _with_files(16), [os.memfd_create("texts")] * 16)
-
-
 def slow_files(address: str, seconds: float, _: int) -> None:
     """Send files that the kernel takes seconds to close: sockets with unread data."""
     kept: list[socket.socket] = []
@@ -170,15 +121,6 @@ def slow_files(address: str, seconds: float, _: int) -> None:
 def _with_files(count: int) -> bytes:
     fields = marshal.call_fields(ROOT, "org.opdbus.Vectorizer1", "Levels", "h", count)
     return marshal.message(fields, marshal.encode("h", (0,)), 9, flags=NO_REPLY)
-
-
-def _send_without_end(
-    address: str, seconds: float, count: int, data: bytes, descriptors: Sequence[int] = ()
-) -> None:
-    with connections(address, count) as wires:
-        for number in until(seconds):
-            with suppress(Silence):
-                wires[number % count].send(data, descriptors)
 
 
 def large_string(address: str, seconds: float, _: int) -> None:
@@ -283,21 +225,12 @@ ATTACKS: dict[str, tuple[Callable[[str, float, int], None], int]] = {
     "deaf subscribers": (deaf, 16),
     "files slow to close": (slow_files, 1),
 }
-# Against single parts of the daemon: a friend of the same user may notice these.
-PROBES: dict[str, tuple[Callable[[str, float, int], None], int]] = {
-    "4 fast readers": (fast_readers, 4),
-    "32 slow readers of large": (slow_large, 32),
-    "4 floods of new texts": (new_texts, 4),
-    "publishing 8,000 at a time": (publishing, 2),
-    "calls of 3 MiB, no replies": (large_calls, 4),
-    "files": (files, 4),
-}
 
 
 def main() -> None:
     """Attack: NAME ADDRESS SECONDS UID GROUP."""
     name, address, seconds, uid, group = sys.argv[1:]
-    attack, number = (ATTACKS | PROBES)[name]
+    attack, number = ATTACKS[name]
     if int(uid):
         os.setgroups([int(group)] if int(group) else [])
         os.setgid(int(uid))

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from fuzz.health import Health, memory_mib, open_files, settled_files
+from harness.health import Health, memory_mib, open_files, settled_files
 from harness.running import Running
 
 from opdbus.bench.figures import percentiles
@@ -47,18 +47,12 @@ class Attacker:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds of a friend's calls.
-
-    `own` is the 99th percentile without what the bus daemon took meanwhile for a call to itself,
-    `bus` that of such calls. `work` has the 50th and the 99th of what op-dbus worked meanwhile.
-    """
+    """Milliseconds of a friend's calls; `work` is what op-dbus worked meanwhile."""
 
     count: int
     p50: float
     p99: float
     worst: float
-    own: float
-    bus: float
     work: tuple[float, float]
     errors: dict[str, int]
     lost: int
@@ -67,17 +61,14 @@ class Times:
     def of(
         cls,
         times: Sequence[float],
-        own: Sequence[float],
-        bus: Sequence[float],
         work: Sequence[float],
         errors: dict[str, int],
         lost: int,
     ) -> "Times":
         """Sum up."""
         if not times:
-            return cls(0, *[float("inf")] * 4, 0.0, (float("inf"),) * 2, errors, lost)
-        found = *percentiles(times, 50, 99, 100).values(), *percentiles(own, 99).values()
-        rounded = [round(value, 2) for value in (*found, *percentiles(bus, 99).values())]
+            return cls(0, *[float("inf")] * 3, (float("inf"),) * 2, errors, lost)
+        rounded = [round(value, 2) for value in percentiles(times, 50, 99, 100).values()]
         p50, p99 = percentiles(work, 50, 99).values()
         return cls(len(times), *rounded, (round(p50, 2), round(p99, 2)), errors, lost)
 
@@ -94,34 +85,10 @@ class Seen:
     faults: Sequence[str]
 
     @property
-    def ratio(self) -> float:
-        """How many times longer the friend waits, at the 99th percentile."""
-        return round(self.attacked.p99 / self.quiet.p99, 2)
-
-    @property
-    def own_ratio(self) -> float:
-        """The same without what the bus daemon took for a call to itself, meanwhile."""
-        return round(self.attacked.own / self.quiet.p99, 2)
-
-    @property
     def is_soon(self) -> bool:
         """Whether the friend is answered soon, however busy the machine is."""
         p50, p99 = self.attacked.work
         return p50 < _USUALLY and p99 < _SOON and self.attacked.p50 < _MOST
-
-    @property
-    def growth(self) -> float:
-        """How much memory did not come back, as a share."""
-        return round(self.memory[2] / self.memory[0] - 1, 3)
-
-    def report(self) -> dict[str, Any]:
-        """Give all of it as JSON has it."""
-        return {
-            **asdict(self),
-            "ratio": self.ratio,
-            "own_ratio": self.own_ratio,
-            "growth": self.growth,
-        }
 
 
 def befriend(address: str, seconds: float, kind: str = "search") -> subprocess.Popen[str]:
@@ -133,7 +100,7 @@ def times_of(friend: subprocess.Popen[str], seconds: float) -> Times:
     """Wait for what a friend saw; it may be kept waiting by the attack, but not for ever."""
     output, errors = friend.communicate(timeout=seconds + 120)
     if friend.returncode:
-        return Times.of([], [], [], [], {errors.strip().splitlines()[-1]: 1}, 0)
+        return Times.of([], [], {errors.strip().splitlines()[-1]: 1}, 0)
     return Times.of(**json.loads(output))
 
 
@@ -142,13 +109,9 @@ def attack(
     name: str,
     attackers: Sequence[Attacker],
     seconds: float,
-    settle: float = SETTLE_SECONDS,
-    after: Callable[[], None] = lambda: None,
+    settle: float,
 ) -> Seen:
-    """Attack a daemon, and tell what it and its friend saw before, meanwhile and after.
-
-    `after` puts right what the attack left behind, and waits until the daemon has seen it.
-    """
+    """Attack a daemon, and tell what it and its friend saw before, meanwhile and after."""
     health = Health(daemon)
     lead = min(seconds, _LEAD_SECONDS)
     quiet = times_of(befriend(daemon.bus, seconds), seconds)
@@ -160,7 +123,6 @@ def attack(
     ):
         time.sleep(lead)  # the attack must be on
         attacked = times_of(befriend(daemon.bus, seconds), seconds)
-    after()
     faults = health.faults(SETTLE_SECONDS)
     after = _settled_memory(daemon.pid, memory * 1.05, settle)
     files_after = settled_files(daemon.pid, files)

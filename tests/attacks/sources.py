@@ -1,14 +1,10 @@
-"""Sources that mean harm, each a program: PID 1, logind, a service to mirror, and files."""
+"""Sources that mean harm, each a program: PID 1, logind, and a service to mirror."""
 
 import asyncio
-import os
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from harness.observing import FakeService
@@ -40,8 +36,6 @@ _REPLACING = 1 | 2
 _LARGEST = 31 << 20
 # Signals that are sent together.
 _TOGETHER = 500
-# Packages in 100 MB.
-_MANY = 1_200_000
 _NAMES = (
     f"password={SECRET}",
     "\x1b[2J\x07bell",
@@ -227,59 +221,6 @@ BUSES: dict[str, Callable[[dict[str, FakeService]], Coroutine[Any, Any, None]]] 
 }
 
 
-def write_status(path: Path, packages: int) -> None:
-    """Write a status of dpkg with so many packages."""
-    lines = "Package: p{0}\nStatus: install ok installed\nDescription: token=" + SECRET + "\n\n"
-    path.write_text("".join(map(lines.format, range(packages))))
-
-
-def write_statuses(folder: Path) -> None:
-    """Replace dpkg's status again and again, by what is none or has no end."""
-    status, new = folder / "status", folder / "status.new"
-    for n in count():
-        new.unlink(missing_ok=True)
-        match n % 6:
-            case 0:
-                write_status(new, _MANY)
-            case 1:
-                new.write_bytes(os.urandom(16 << 20))
-            case 2:
-                os.mkfifo(new)
-            case 3:
-                new.symlink_to("status")
-            case 4:
-                with new.open("wb") as file:
-                    file.truncate(1 << 30)
-            case 5:
-                new.symlink_to("/dev/zero")
-        new.rename(status)
-        time.sleep(1.5)  # the rhythm is the attack
-
-
-FILES = {"writes bad statuses": write_statuses}
-# What is made and removed in the attack on a network.
-STORM = "storm"
-
-
-def storm(target: Path) -> None:
-    """Make an interface with thousands of addresses in a process's network, and remove it."""
-    for number in count():
-        lines = [f"link add {STORM} type bridge", f"link set {STORM} up alias token={SECRET}"]
-        lines += [
-            f"addr add 10.{number % 250}.{n >> 8}.{n & 255}/32 dev {STORM}" for n in range(4000)
-        ]
-        change_network(target, *lines, f"link del {STORM}")
-
-
-def change_network(process: Path, *lines: str) -> None:
-    """Do as `ip -batch` in the network of a process, as far as that is possible."""
-    command = ["nsenter", f"--net={process}/ns/net", "ip", "-force", "-batch", "-"]
-    subprocess.run(command, input="\n".join(lines), text=True, check=False, capture_output=True)
-
-
-NETWORKS = {"changes its network": storm}
-
-
 @asynccontextmanager
 async def replacing(address: str) -> AsyncIterator[dict[str, FakeService]]:
     """Own the names of all of them until another program takes them, and again after it."""
@@ -298,9 +239,7 @@ async def _on_bus(work: Callable[[dict[str, FakeService]], Any], address: str) -
 
 
 def main(name: str, target: str, seconds: float) -> None:
-    """Attack a bus, a folder, or the network of a process."""
-    if name in FILES | NETWORKS:
-        (FILES | NETWORKS)[name](Path(target))
+    """Attack a bus."""
     with suppress(TimeoutError):
         asyncio.run(asyncio.wait_for(_on_bus(BUSES[name], target), seconds))
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from attacks.clients import connections
-from fuzz import marshal
-from fuzz.marshal import Variant
-from fuzz.wire import Wire
+from harness import marshal
 from harness.broker import BUSES
 from harness.bulky import in_memory, open_files
+from harness.marshal import Variant
 from harness.running import PATIENCE_SECONDS, Bus
+from harness.wire import Wire
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from fuzz import marshal
-from fuzz.marshal import Variant
+from harness import marshal
+from harness.marshal import Variant
 from harness.running import longest_share
 from hypothesis import given
 from hypothesis import strategies as st

@@ -15,10 +15,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from fuzz import marshal
-from fuzz.marshal import Variant
-from fuzz.wire import Wire
+from harness import marshal
 from harness.light_calls import LightCaller
+from harness.marshal import Variant
 from harness.running import (
     FIXED,
     OBJECT,
@@ -26,6 +25,7 @@ from harness.running import (
     Running,
     state_file,
 )
+from harness.wire import Wire
 
 # Each waits for less than a sixth of it.
 MOST_SECONDS = 1.0

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz.marshal import Variant
-from fuzz.wire import PATIENCE_SECONDS, Wire
 from harness.light_calls import LightCaller
+from harness.marshal import Variant
 from harness.running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Running, replace
+from harness.wire import PATIENCE_SECONDS, Wire
 
 MOST_SECONDS = 1.0
 IS_ALL = os.environ.get("OP_DBUS_TEST_ARGUMENTS") == "all"

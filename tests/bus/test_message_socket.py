@@ -8,9 +8,9 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
-from fuzz import marshal
-from fuzz.marshal import Variant
+from harness import marshal
 from harness.bulky import in_memory, open_files
+from harness.marshal import Variant
 from harness.running import PATIENCE_SECONDS, work_of
 
 from opdbus.bus.transport.frames import METHOD_CALL, SIGNAL, Header

@@ -14,9 +14,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from conftest import EXAMPLE
-from fuzz.marshal import Variant
-from fuzz.wire import Wire
 from harness.broker import BUSES
+from harness.marshal import Variant
 from harness.running import (
     OBJECT,
     ROOT_PATH,
@@ -30,6 +29,7 @@ from harness.running import (
     run_program,
     state_file,
 )
+from harness.wire import Wire
 
 from opdbus.bus.service import contract
 from opdbus.bus.transport.connection import RemoteError

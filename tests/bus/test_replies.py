@@ -9,10 +9,10 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from fuzz import marshal
-from fuzz.wire import Wire
+from harness import marshal
 from harness.broker import BUSES, Broker
 from harness.running import PATIENCE_SECONDS, Bus, work_of
+from harness.wire import Wire
 
 from opdbus.bus.admission.accounting import Accounts
 from opdbus.bus.admission.limits import MAX_UNREAD, SMALL_BYTES

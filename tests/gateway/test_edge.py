@@ -15,9 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import ROOT
-from fuzz.health import memory_mib
-from fuzz.web import fuzz
 from harness.gateways import Gateway, receive, status
+from harness.health import memory_mib
 from harness.running import PATIENCE_SECONDS, Running
 
 from opdbus.client import Client
@@ -483,13 +482,6 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def test_random_requests_find_no_fault(gateway: Gateway) -> None:
-    """Answer random requests to all routes without a fault of the server; see `fuzz.web`."""
-    found, faults = fuzz(gateway, 300, seed=7)
-    assert faults == []
-    assert {200, 400} <= found.keys()
 
 
 def test_the_limits_are_documented() -> None:

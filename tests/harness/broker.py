@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fuzz import marshal
-from fuzz.marshal import Variant
 
+from harness import marshal
+from harness.marshal import Variant
 from harness.running import Bus
 
 # What the launcher allows a user by default.

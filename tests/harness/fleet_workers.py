@@ -12,14 +12,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from harness.fleets import FleetDatabase, facts, state_row, text_digest
 from opdbus.config import Config
 from opdbus.engine.opening import open_level
 from opdbus.fleet import vector_store
 from opdbus.fleet.uplink import StateRow
 from opdbus.fleet.vector_store import Model
 from opdbus.fleet.worker import Worker
-
-from .fleets import FleetDatabase, facts, state_row, text_digest
 
 # Objects of a batch.
 _AT_ONCE = 2000

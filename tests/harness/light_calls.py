@@ -2,9 +2,8 @@
 
 import threading
 
-from fuzz.wire import Wire
-
 from harness.running import PATIENCE_SECONDS, STATE, STATE_PATH, Running, cpu_seconds
+from harness.wire import Wire
 
 _GET = "org.freedesktop.DBus.Properties.Get"
 

@@ -43,7 +43,7 @@ class Case:
 
 def case_of(name: str) -> Case:
     """Draw a shape's weights and rows, and read its committed vectors."""
-    with np.load(make_parity.VECTORS) as saved:
+    with np.load(make_parity.OTHERS) as saved:
         expected = saved[name]
     if name == "l3":
         shape = Shape(layers=3, hidden=384, heads=12, epsilon=1e-12, max_tokens=128)

@@ -1,6 +1,6 @@
 """Sources that hang, flood, lie or flicker stop nobody's searches, and show no secret.
 
-Bounds are for a busy machine with two cores; `tests/robustness/sources.py` measures.
+Bounds are for a busy machine with two cores.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from attacks.leaks import leaks
 from attacks.planted import MARK, MIRRORED
 from attacks.scene import Attacker, attack_again, attacking
 from attacks.sources import BUSES, SANE, SECRET, SECRETS
-from fuzz.serving import wait_until_vectorized
 from harness.observing import PATIENCE, Source, observed
 from harness.running import Bus, Running, state_file
 
@@ -49,8 +48,7 @@ def daemon(system: Bus, shared_daemons: Callable[..., Running], tmp_path_factory
     for event in (*(f"name={name} .*state=up" for name in OBSERVED), "model proven"):
         running.wait_for_log(event)
     running.wait_for_log("state file read")
-    wait_until_vectorized(running)
-    return running
+    return running.vectorized()
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -60,8 +58,8 @@ def test_friend_is_served_while_a_source_attacks(daemon: Running, system: Bus, n
     seen = attack_again(daemon, name, attackers, 1.5, settle=2.0)
     assert not seen.faults
     assert (seen.attacked.errors, seen.attacked.lost) == ({}, 0)
-    assert seen.is_soon, seen.report()
-    assert seen.memory[1] < seen.memory[0] + 300, seen.report()
+    assert seen.is_soon, seen
+    assert seen.memory[1] < seen.memory[0] + 300, seen
     assert seen.files[-1] <= seen.files[0]
     assert leaks(daemon, MARK) == []
 

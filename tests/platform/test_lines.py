@@ -1,11 +1,16 @@
-"""Text of a host that is printed: one function escapes all that is no visible sign of its line."""
+"""Text of a host: how it is split, and how it is printed."""
 
+import ast
 import fcntl
 import io
 import os
+import re
 import unicodedata
+from collections.abc import Iterator
+from functools import cache
 
 import pytest
+from conftest import ROOT
 
 from opdbus.platform import lines
 from opdbus.platform.lines import escape_hidden
@@ -62,3 +67,120 @@ def test_a_pipe_that_nobody_reads_stops_no_program() -> None:
         read.read1(size)
         lines.write_line("again", stream)
         assert read.read1(size).endswith(b"again\n")
+
+
+ODD = "a\x0bb\x0cc\x1cd\x85e\u2028f\xa0g\rh"
+
+
+def test_lines_and_words_are_those_of_the_kernel() -> None:
+    """Split at newlines, and at blanks and tabs, and at nothing else."""
+    assert lines.split_lines(f"{ODD}\n\n{ODD}\n") == [ODD, "", ODD]
+    assert lines.split_lines("") == []
+    assert lines.split_words(f" \t{ODD} \t {ODD}\n") == [ODD, ODD]
+    assert lines.split_words(f"a\t b  {ODD} c \n", 2) == ["a", "b", f"{ODD} c"]
+    assert lines.split_words(" \n") == lines.split_words("", 2) == []
+    assert lines.strip_blanks(f"\t{ODD}\xa0 \n") == f"{ODD}\xa0"
+    assert lines.join_words(f" {ODD}\n\t x") == f"{ODD} x"
+
+
+PACKAGE = ROOT / "opdbus"
+FILES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+# Methods of texts that know a dozen characters besides blank, tab and newline, which names of
+# files, units and packages may have: `opdbus/platform/lines.py` has others.
+OF_ALL_SPACES = {"split", "rsplit", "splitlines", "strip", "lstrip", "rstrip"}
+# Rooms that read what others wrote on the host: files, programs, the kernel, the bus.
+READING = (
+    "observe/",
+    "settings/env_file.py",
+    "systemd/unit.py",
+    "engine/cpus.py",
+    "history/checkpoint.py",
+)
+# These have the syntax of systemd, with lines of its own.
+APART = ("observe/systemd/unit_files.py", "observe/systemd/unit_syntax.py")
+# What of these is our own text, or a format that takes them all for blanks.
+EXCUSED = {
+    # five fields of a schedule, joined by blanks
+    "observe/host/crontab.py: when.split()",
+    # names in a table of ours
+    "observe/dbus/mirror_table.py: names.split()",
+    # lines of our own tables and texts, of what we print, or of which one is shown to a person
+    "cli/measure_engine.py: captured.get().splitlines()",
+    "cli/models.py: file.read_text(encoding='utf-8').splitlines()",
+    "cli/top/terminal.py: text.splitlines()",
+    "engine/provider.py: str(error).strip().splitlines()",
+    "history/change_sentence.py: text.splitlines()",
+    "models/child.py: stderr.decode(errors='replace').strip().splitlines()",
+    "models/pull_hub.py: (str(error).strip() or type(error).__name__).splitlines()",
+    "models/pull_packages.py: said.splitlines()",
+    "picture/scene.py: tensors['objects'].tobytes().splitlines()",
+    "language/tables.py: _file(name).read_text('utf-8').splitlines()",
+}
+# Patterns may have such a class where it stands for what the format itself takes for blanks.
+EXCUSED_PATTERNS = {
+    "observe/packages/documents.py",  # roff
+    "observe/dbus/mirror.py",  # XML
+}
+
+
+def is_of_the_host(name: str) -> bool:
+    """Return whether a file of ours reads what others wrote on the host."""
+    return name.startswith(READING) and not name.startswith(APART)
+
+
+@cache
+def nodes(name: str) -> tuple[ast.AST, ...]:
+    """Parse a file of ours."""
+    return tuple(ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))))
+
+
+def splits(name: str) -> Iterator[tuple[str, str]]:
+    """Yield how a text is split or stripped at every white space there is, with the method."""
+    for node in nodes(name):
+        match node:
+            case ast.Call(ast.Attribute(value, method), args) if method in OF_ALL_SPACES:
+                separator = args[0] if args else ast.Constant(None)
+                is_none = isinstance(separator, ast.Constant) and separator.value is None
+                is_ours = isinstance(value, ast.Constant)
+                if (is_none or method == "splitlines") and not is_ours:
+                    yield method, ast.unparse(node)
+            case ast.Attribute(ast.Name("str"), method) if method in OF_ALL_SPACES:
+                yield method, ast.unparse(node)
+
+
+def test_what_others_wrote_is_split_at_blanks_and_newlines_alone() -> None:
+    """Split no text of the host at characters that are part of names; no text at all at lines."""
+    found = {
+        f"{name}: {call}"
+        for name in FILES
+        for method, call in splits(name)
+        if is_of_the_host(name) or (method == "splitlines" and name not in APART)
+    }
+    assert found - EXCUSED == set()
+    assert {call for call in EXCUSED if is_of_the_host(call)} <= found
+
+
+def test_patterns_have_no_class_of_all_white_space() -> None:
+    """Name blanks and tabs in a pattern for what others wrote: a name may have the others."""
+    found = set()
+    for name in filter(is_of_the_host, FILES):
+        statements = (node.value for node in nodes(name) if isinstance(node, ast.Expr))
+        prose = {id(node) for node in statements if isinstance(node, ast.Constant)}
+        for node in nodes(name):
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and id(node) not in prose and re.search(r"\\[sS]", node.value):
+                found.add(name)
+    assert found == EXCUSED_PATTERNS
+
+
+def test_text_files_of_the_host_are_read_as_they_are() -> None:
+    """Decode bytes: reading as text makes lines of returns, which are part of names, too."""
+    as_text = re.compile(r"\.read_text\(|\.open\((?!'rb'|os\.|[^)]*os\.O_)")
+    found = {
+        f"{name}: {call}"
+        for name in FILES
+        if name.startswith("observe/") and name not in APART
+        for call in (ast.unparse(node) for node in nodes(name) if isinstance(node, ast.Call))
+        if as_text.search(call)
+    }
+    assert found == set()

@@ -33,7 +33,6 @@ groq | gsk_{A52}
 xai | xai-{A80}
 perplexity | pplx-{A48}
 databricks | dapi{h32}
-databricks-numbered | dapi{h32}-2
 digitalocean-pat | dop_v1_{h64}
 digitalocean-oauth | doo_v1_{h64}
 digitalocean-refresh | dor_v1_{h64}
@@ -48,7 +47,6 @@ atlassian-api | ATATT3x{W180}
 atlassian-scoped | ATCTT3x{W180}
 bitbucket-app | ATBB{A32}
 sentry-org | sntrys_eyJpYXQiOjE3{A120}_{A43}
-sentry-user | sntryu_{h64}
 newrelic-user | NRAK-{U27}
 newrelic-insert | NRII-{A32}
 newrelic-license | {h36}NRAL
@@ -59,7 +57,6 @@ grafana-old | eyJrIjoi{A70}
 notion | ntn_{d11}{A35}
 notion-old | secret_{A43}
 linear | lin_api_{A40}
-linear-oauth | lin_oauth_{h64}
 github-pat | ghp_{A36}
 github-fine | github_pat_{A22}_{A59}
 github-oauth | gho_{A36}
@@ -68,17 +65,12 @@ github-refresh | ghr_{A36}
 gitlab-pat | glpat-{W20}
 gitlab-deploy | gldt-{W20}
 gitlab-runner | glrt-{W20}
-gitlab-trigger | glptt-{h40}
 gitlab-feed | glft-{W20}
 gitlab-old-runner | GR1348941{W20}
 slack-bot | xoxb-{d12}-{d12}-{A24}
-slack-user | xoxp-{d12}-{d12}-{d12}-{h32}
 slack-app | xapp-1-A0{U9}-{d13}-{h64}
-slack-config | xoxe.xoxp-1-{A146}
 slack-hook | https://hooks.slack.com/services/T0{U8}/B0{U8}/{A24}
-slack-workflow | https://hooks.slack.com/workflows/T0{U8}/A0{U8}/{d18}/{A24}
 stripe-live | sk_live_{A24}
-stripe-test | sk_test_{A99}
 stripe-restricted | rk_live_{A99}
 stripe-hook | whsec_{A32}
 twilio-key | SK{h32}
@@ -98,15 +90,10 @@ rubygems | rubygems_{h48}
 crates | cio{A32}
 nuget | oy2{a43}
 docker-pat | dckr_pat_{W27}
-docker-org | dckr_oat_{W32}
 huggingface | hf_{A34}
 huggingface-org | api_org_{A34}
 openai | sk-{A20}T3BlbkFJ{A20}
-openai-project | sk-proj-{W74}T3BlbkFJ{W74}
-openai-service | sk-svcacct-{W58}T3BlbkFJ{W58}
-openai-admin | sk-admin-{W58}T3BlbkFJ{W58}
 anthropic | sk-ant-api03-{W93}AA
-anthropic-admin | sk-ant-admin01-{W93}AA
 openrouter | sk-or-v1-{h64}
 deepseek | sk-{h32}
 replicate | r8_{A37}
@@ -127,16 +114,7 @@ aws-session-id | ASIA{2}
 aws-secret | {B40}
 aws-bedrock | ABSKQmVkcm9ja0FQSUtleS{B108}
 azure-client-secret | {A3}8Q~{W34}
-azure-storage-key | {B86}==
-azure-devops | {a52}
-azure-devops-new | {A76}AZDO{A4}
-azure-function | {W54}AzFu{W6}==
-azure-cosmos | {B76}ACDb{B4}==
-azure-redis | {A33}AzCa{A5}=
-azure-search | {A42}AzSe{A6}
-azure-container | {A42}+ACR{A6}
 heroku | HRKU-AA{W58}
-heroku-uuid | HRKU-{h8}-{h4}-{h4}-{h4}-{h12}
 fly | FlyV1 fm2_{B120}
 fly-old | fo1_{W43}
 vercel | vcp_{A56}
@@ -150,8 +128,6 @@ hetzner | {A64}
 vultr | {U36}
 scaleway-access | SCW{U17}
 planetscale-password | pscale_pw_{W43}
-planetscale-token | pscale_tkn_{W43}
-planetscale-oauth | pscale_oauth_{W43}
 neon | napi_{a64}
 neon-password | npg_{A12}
 prefect | pnu_{A36}
@@ -163,7 +139,6 @@ vault-old | s.{A24}
 consul-like | {h8}-{h4}-{h4}-{h4}-{h12}:{A24}
 nomad-workload | nwi_{A40}
 doppler | dp.pt.{A43}
-doppler-service | dp.st.prd.{A43}
 onepassword | ops_eyJ{A250}
 onepassword-secret | A3-{U6}-{U11}-{U5}-{U5}-{U5}
 infisical | st.{h24}.{h32}.{h32}
@@ -192,18 +167,14 @@ mattermost | {a26}
 airtable | pat{A14}.{h64}
 airtable-old | key{A14}
 shopify | shpat_{h32}
-shopify-shared | shpss_{h32}
 square | EAAA{W60}
 square-old | sq0csp-{W43}
-square-access | sq0atp-{W22}
 paypal | access_token$production${a16}${h32}
 plaid | access-production-{h8}-{h4}-{h4}-{h4}-{h12}
 okta | 00{W40}
 auth0 | {W64}
 dropbox | sl.{W140}
-dropbox-old | sl.B{W136}
 facebook | EAACEdEose0cBA{A120}
-facebook-app | EAA{A180}
 twitter-bearer | AAAAAAAAAAAAAAAAAAAAA{A30}%3D{A50}
 twitter-access | {d19}-{A40}
 linkedin | WPL_AP1.{A16}.{B8}==
@@ -249,7 +220,6 @@ sendinblue-like | sib_{A40}
 sourcegraph | sgp_{h16}_{h40}
 defined | dnkey-{W26}-{W52}
 tailscale | tskey-auth-{A17}-{A32}
-tailscale-api | tskey-api-{A17}-{A32}
 zerotier | {A32}
 ngrok | 2{A26}_{A21}
 cloudflared | eyJhIjoi{A160}
@@ -261,7 +231,6 @@ kubernetes-sa | eyJhbGciOiJSUzI1NiIs{W20}.eyJpc3MiOiJrdWJlcm5ldGVz{W90}.{W342}
 docker-swarm | SWMTKN-1-{a50}-{a25}
 wireguard-key | {B43}=
 age-key | AGE-SECRET-KEY-1{z58}
-age-plugin | AGE-PLUGIN-YUBIKEY-1{z42}
 nostr | nsec1{a58}
 bitcoin-wif | 5H{A49}
 bitcoin-xprv | xprv9s21ZrQH143K{A95}
@@ -294,42 +263,23 @@ phpass | $P$B{C30}
 drupal | $S$D{C51}
 kea-like | {A28}
 random-20 | {A20}
-random-24-symbols | {W24}
-random-base32 | {2}{2}
 high-entropy-48 | {B48}
 """
 
 # Text around which shows that something is a secret.
 PHRASES: Final = """
 sql-alter | ALTER USER shop WITH PASSWORD '{p}'
-sql-create-role | CREATE ROLE shop LOGIN ENCRYPTED PASSWORD '{p}';
-sql-identified | CREATE USER 'shop'@'%' IDENTIFIED BY '{p}';
-sql-identified-with | ALTER USER 'x'@'localhost' IDENTIFIED WITH mysql_native_password BY '{p}';
-sql-identified-bare | CREATE USER scott IDENTIFIED BY {p}
-sql-grant | GRANT ALL ON *.* TO 'x'@'h' IDENTIFIED BY PASSWORD '{p}'
-sql-set-password | SET PASSWORD FOR 'x'@'localhost' = PASSWORD('{p}')
-sql-login | CREATE LOGIN web WITH PASSWORD = N'{p}'
-sql-dblink | SELECT dblink_connect('host=db user=a password={p}')
-sql-clickhouse | CREATE USER x IDENTIFIED WITH sha256_password BY '{p}'
 pgpass | db.example.net:5432:shop:web:{p}
-pgpass-star | *:*:*:postgres:{p}
 chap | isp * {p} *
-chap-quoted | "bob@isp" * "{p}" *
 pap | bob pptpd {p} *
 op-style | tool -1_password {p} run
 one-dash | tool -password {p} run
 words-password | net-device user admin password {p}
-words-secret | enable secret {p}
 cisco-7 | username admin password 7 {H24}
-cisco-key | tacacs-server key 7 {H24}
-cisco-community | snmp-server community {p} RO
 bgp | neighbor 192.0.2.1 password {p}
 isakmp | crypto isakmp key {p} address 192.0.2.9
 juniper | set system root-authentication plain-text-password-value {p}
 htpasswd | htpasswd -b /etc/nginx/users bob {p}
-htpasswd-create | htpasswd -bcB /etc/nginx/users bob {p}
-htpasswd-line | bob:$apr1${C8}${C22}
-htpasswd-des | bob:{C13}
 shadow | bob:$y$j9T${C22}${C43}:19700:0:99999:7:::
 pwdump | bob:1001:{h32}:{h32}:::
 ntlm | NTLM hash {h32}
@@ -337,30 +287,18 @@ mysql-p | mysql -u root -p{p} shop
 mysqldump | /usr/bin/mysqldump -uroot -p{p} --all-databases
 mysqladmin | mysqladmin -u root password {p}
 sshpass | sshpass -p {p} ssh bob@host
-sshpass-glued | sshpass -p{p} scp a b
 curl-u | curl -u bob:{p} https://example.com
-curl-user | curl --user bob:{p} https://example.com
-curl-header | curl -H "Authorization: Bearer {A32}" https://example.com
-curl-token-header | curl -H "PRIVATE-TOKEN: {p}" https://gitlab.example.com/api
-curl-key-header | curl -H 'X-Api-Key: {p}' https://example.com
-curl-oauth | curl --oauth2-bearer {p} https://example.com
 wget | wget --user=bob --password={p} https://example.com
-wget-two | wget --http-user bob --http-password {p} https://example.com
 openssl-pass | openssl rsa -in k.pem -passin pass:{p}
-openssl-passout | openssl genrsa -aes256 -passout pass:{p} 4096
-openssl-k | openssl enc -aes-256-cbc -k {p} -in a
-openssl-passwd | openssl passwd -6 {p}
 expect-send | expect -c 'spawn ssh h; expect "assword:"; send "{p}\\r"'
 chpasswd | echo 'bob:{p}' | chpasswd
 passwd-stdin | echo {p} | passwd --stdin bob
 sudo-stdin | echo '{p}' | sudo -S reboot
 luks-stdin | echo -n {p} | cryptsetup luksOpen /dev/sda2 data -
-luks-printf | printf %s '{p}' | cryptsetup open /dev/sda2 data --key-file=-
 useradd | useradd -m -p {C13} bob
 usermod | usermod --password {p} bob
 smbclient | smbclient //nas/x -U bob%{p}
 cifs | mount -t cifs //nas/x /mnt -o username=bob,password={p},vers=3.0
-cifs-pass | //nas/x /mnt cifs user=bob,pass={p},uid=1000 0 0
 rsync | RSYNC_PASSWORD={p} rsync -a bob@h::m /srv
 lftp | lftp -u bob,{p} sftp://h
 ftp-url | ftp://bob:{p}@ftp.example.com/
@@ -370,72 +308,47 @@ socks | ALL_PROXY=socks5h://bob:{p}@10.0.0.1:1080
 postgres-url | postgresql://bob:{p}@db.example.com/shop
 mongo-srv | mongodb+srv://bob:{p}@cluster0.ab1cd.mongodb.net/x
 redis-url | redis://default:{p}@cache:6379/0
-redis-url-nouser | redis://:{p}@cache:6379
 amqp | amqp://bob:{p}@rabbit:5672/vh
 ldap-url | ldaps://cn=admin:{p}@ldap.example.com
-ldap-bind | ldapsearch -x -D cn=admin,dc=x -w {p} -b dc=x
-ldap-conf | bindpw {p}
-ldap-rootdn | rootpw {p}
 smtp-url | smtps://bob%40example.com:{p}@mail.example.com:465
 postfix-sasl | [mail.example.com]:587 bob:{p}
 netrc | machine api.example.com login bob password {p}
-netrc-default | default login anonymous password {p}
 git-credentials | https://bob:{A36}@github.example.com
 docker-login | docker login -u bob -p {p} registry.example.com
-docker-env | docker run -e MYSQL_ROOT_PASSWORD={p} mysql
 helm | helm install x y --set auth.password={p}
 kubectl-literal | kubectl create secret generic db --from-literal=password={p}
-kubectl-token | kubectl --token={A40} get pods
 vault-login | vault login {p}
 aws-configure | aws configure set aws_secret_access_key {B40}
 az-login | az login --service-principal -u x -p {p} --tenant t
 azure-storage | DefaultEndpointsProtocol=https;AccountName=x;AccountKey={B86}==;EndpointSuffix=core.windows.net
-azure-bus | Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey={B43}=
-azure-iot | HostName=x.azure-devices.net;DeviceId=d;SharedAccessKey={B43}=
-azure-sas | https://x.blob.core.windows.net/c?sv=2022-11-02&se=2030-01-01&sr=c&sp=rl&sig={B43}%3D
-aws-presigned | https://b.s3.amazonaws.com/o?X-Amz-Expires=600&X-Amz-Signature={h64}
 gcs-signed | https://storage.googleapis.com/b/o?GoogleAccessId=x&Expires=1&Signature={B80}
 cloudfront | https://d1.cloudfront.net/x?Expires=1&Signature={W80}&Key-Pair-Id=K1
 url-token | https://hooks.example.com/alert?token={A32}
-url-apikey | https://maps.example.com/v1?apikey={A32}&q=1
-url-access-token | https://graph.example.com/me?access_token={A60}
-url-secret-path | https://telegram.example.com/bot{d10}:AA{W33}/send
 sqlserver | Server=db;Database=x;User Id=sa;Password={p};Encrypt=true
 odbc | Driver=PostgreSQL;Server=db;Uid=bob;Pwd={p};
 jdbc | jdbc:mysql://db/x?user=bob&password={p}
-jdbc-oracle | jdbc:oracle:thin:scott/{p}@//db:1521/orcl
 sqlplus | sqlplus scott/{p}@orcl
 go-dsn | bob:{p}@tcp(127.0.0.1:3306)/x
 snmpwalk | snmpwalk -v2c -c {p} 192.0.2.1
 snmpv3 | snmpget -v3 -u bob -A {p} -X {p} 192.0.2.1
 snmp-create | createUser bob SHA "{p}" AES "{p}"
 snmpd | rocommunity {p} 10.0.0.0/8
-snmpd-com2sec | com2sec readonly default {p}
 ipmitool | ipmitool -H h -U admin -P {p} power status
-ipmitool-set | ipmitool user set password 2 {p}
 redfish | racadm set iDRAC.Users.2.Password {p}
 ipsec | %any %any : PSK "{p}"
-ipsec-eap | bob : EAP "{p}"
-ipsec-hex | 10.0.0.1 10.0.0.2 : PSK 0x{h32}
 wpa | wpa_passphrase Home {p}
-wpa-conf | network={ ssid="Home" psk="{p}" }
-wpa-conf-hex | psk={h64}
 hostapd | wpa_passphrase={p}
 iw-key | iw dev wlan0 connect Home key 0:{p}
 iwconfig | iwconfig wlan0 key s:{p}
 nmcli | nmcli device wifi connect Home password {p}
 wg-conf | PrivateKey = {B43}=
-wg-psk | PresharedKey = {B43}=
-wg-set | wg set wg0 peer x preshared-key {p}
 otpauth | otpauth://totp/Example:bob?secret={2}&issuer=Example
 sops | sops: ENC[AES256_GCM,data:{B24},iv:{B43}=,tag:{B22}==,type:str]
 restic | RESTIC_PASSWORD={p} restic -r /srv backup /etc
 borg | BORG_PASSPHRASE='{p}' borg create ::a /etc
-borg-new | borg init --passphrase {p} repo
 duplicity | PASSPHRASE={p} duplicity /etc file:///b
 rclone | rclone config create x sftp pass {p}
 gpg | gpg --batch --passphrase {p} -d a.gpg
-gpg-preset | gpg-preset-passphrase -P {p} -c KEYGRIP
 ssh-keygen | ssh-keygen -t ed25519 -N {p} -f k
 keytool | keytool -list -keystore k -storepass {p}
 zip | zip -P {p} a.zip b
@@ -444,7 +357,6 @@ rar | rar a -hp{p} a.rar b
 qpdf | qpdf --encrypt {p} {p} 256 -- a.pdf b.pdf
 pdftk | pdftk a.pdf output b.pdf user_pw {p}
 mosquitto | mosquitto_pub -u bob -P {p} -t x -m y
-mosquitto-passwd | mosquitto_passwd -b /etc/mosquitto/p bob {p}
 rabbit | rabbitmqctl add_user bob {p}
 ejabberd | ejabberdctl register bob example.com {p}
 prosody | prosodyctl register bob example.com {p}
@@ -461,9 +373,6 @@ sqlcmd | sqlcmd -S db -U sa -P {p}
 cqlsh | cqlsh -u bob -p {p} host
 influx | influx -username bob -password {p}
 db2 | db2 connect to shop user bob using {p}
-redis-cli | redis-cli -a {p} ping
-redis-conf | requirepass {p}
-redis-acl | user bob on >{p} ~* +@all
 memcached | bob:{p}@memcache.example.com:11211
 rdesktop | rdesktop -u bob -p {p} host
 xfreerdp | xfreerdp /u:bob /p:{p} /v:h
@@ -474,27 +383,22 @@ basic-header | Authorization: Basic {B24}=
 bearer | authorization: Bearer {A40}
 cookie | Cookie: sessionid={a32}; csrftoken={A64}
 set-cookie | Set-Cookie: sid={A40}; HttpOnly; Secure
-basic-auth-yaml | basic_auth: { username: bob, password: {p} }
 yaml-password | db: { user: bob, pass: "{p}" }
 toml-token | token = "{A40}"
 ini-password | admin_password = {p}
 php-define | define( 'DB_PASSWORD', '{p}' );
-php-mysqli | mysqli_connect('localhost', 'bob', '{p}', 'shop')
 python-kw | connect(host="db", user="bob", passwd="{p}")
 ruby | :password => "{p}",
 java-prop | spring.datasource.password={p}
 xml-element | <password>{p}</password>
-xml-attribute | <add key="DbPassword" value="{p}" />
 maven | <server><id>x</id><username>bob</username><password>{p}</password></server>
 log-line | login ok for bob with password={p} from 10.0.0.1
 sentence | The password is {p} until Friday.
-sentence-colon | Root password for the NAS: {p}
 german | Das Passwort lautet {p} bis Freitag.
 npmrc | //npm.example.org/:_authToken={A36}
 pip-conf | index-url = https://bob:{p}@pypi.example.com/simple
 yarnrc | npmAuthToken: "{A36}"
 composer | {"http-basic": {"repo.example.com": {"username": "bob", "password": "{p}"}}}
-docker-auths | {"auths": {"r.example.com": {"auth": "{B32}"}}}
 kubeconfig | client-key-data: {B120}==
 service-account | {"type": "service_account", "private_key_id": "7", "private_key": "{B80}"}
 gcp-adc | {"client_secret": "{W24}", "refresh_token": "1//0{W64}", "type": "authorized_user"}
@@ -505,11 +409,9 @@ salt | - password: {p}
 credential-setcred | SetCredential=db.password:{p}
 radius | client 10.0.0.1 { secret = {p} }
 tsig | key "k" { algorithm hmac-sha256; secret "{B43}="; };
-tsig-arg | dig @ns -y hmac-sha256:key:{B43}= axfr x
 rndc | rndc-confgen-key secret "{B24}"
 ceph | key = AQ{B36}==
 iscsi | node.session.auth.password = {p}
-iscsi-target | incominguser bob {p}
 corosync | authkey {B64}
 keepalived | auth_pass {p}
 vrrp | authentication { auth_type PASS auth_pass {p} }
@@ -518,10 +420,8 @@ pem-one-line | -----BEGIN RSA PRIVATE KEY----- {B64} {B64} -----END RSA PRIVATE 
 pgp-one-line | -----BEGIN PGP PRIVATE KEY BLOCK-----\\n\\n{B64}\\n{B64}\\n-----END PGP PRIVATE KEY BLOCK-----
 putty-mac | Private-Lines: 1 {B64}
 asterisk | secret={p}
-asterisk-register | register => 100:{p}@sip.example.com
 zabbix-psk | TLSPSK={h64}
 grub-user | password root {p}
-grub-hash | password_pbkdf2 root grub.pbkdf2.sha512.10000.{H64}.{H64}
 preseed | d-i passwd/root-password password {p}
 kickstart | rootpw --plaintext {p}
 unattend | chpasswd: { list: "root:{p}" }
@@ -538,53 +438,38 @@ s3fs-passwd | AKIA{2}:{B40}
 crypttab-key | data /dev/sda2 none luks,passphrase={p}
 murmur | serverpassword={p}
 minecraft | rcon.password={p}
-"""
-
-# Further command lines, lines of files and sentences of administrators.
-FURTHER_PHRASES: Final = """
 mysqld-p | mysqld -p{p} --user=mysql
 mysqlsh-p | mysqlsh -u bob -p{p} --sql
 mysqlcheck | mysqlcheck -u root -p{p} --all-databases
 mysqlshow | mysqlshow -u root -p{p}
 mysqlslap | mysqlslap --user=root -p{p} --concurrency=5
 mysqlbinlog | mysqlbinlog -u repl -p{p} binlog.000001
-mysql-upgrade | mysql_upgrade -u root -p{p}
 mariabackup-p | mariabackup --backup -u root -p{p}
 mydumper | mydumper -u bob -p {p} -o /b
 pt-tool | pt-table-checksum h=db1,u=bob,p={p}
 pgpool | pcp_attach_node -h h -U bob -w {p}
-mongo-auth | mongosh --eval 'db.auth("bob", "{p}")'
 sentinel-auth | sentinel auth-pass mymaster {p}
 keydb | keydb-cli -a {p} ping
 valkey | valkey-cli -a {p} ping
 isql-P | isql -U sa -P {p} -S DB1
-isql-odbc | isql -v mydsn bob {p}
 gbak | gbak -b -user SYSDBA -pas {p} db.fdb b.fbk
 tsql | tsql -S db1 -U sa -P {p}
 clickhouse-xml | <users><bob><password_sha256_hex>{h64}</password_sha256_hex></bob></users>
-clickhouse-double | <password_double_sha1_hex>{h40}</password_double_sha1_hex>
 couchbase | couchbase-cli bucket-list -c cb1 -u Administrator -p {p}
 cbbackup | cbbackupmgr backup -c cb1 -u bob -p {p}
 neo4j | cypher-shell -u neo4j -p {p} 'MATCH (n) RETURN n'
-neo4j-auth | NEO4J_AUTH=neo4j/{p}
 oracle-connect | CONNECT scott/{p}@orcl
-oracle-exp | exp scott/{p}@orcl file=a.dmp
-oracle-wallet | mkstore -wrl /w -createCredential orcl scott {p}
 hdbsql | hdbsql -i 00 -u SYSTEM -p {p} 'select 1'
 vsql | vsql -U dbadmin -w {p} -c 'select 1'
 beeline | beeline -u jdbc:hive2://h:10000 -n bob -p {p}
 exasol | exaplus -c h:8563 -u sys -p {p}
 ldappasswd-s | ldappasswd -x -D cn=admin,dc=x -W -s {p} uid=bob,dc=x
-ldappasswd-a | ldappasswd -a {p} -s {p} uid=bob,dc=x
 ldapcompare | ldapcompare -D cn=admin -w {p} uid=x,dc=x cn:x
 ldapvi | ldapvi -D cn=admin -w {p}
 sssd | ldap_default_authtok = {p}
-kinit-here | kinit bob@EX.COM <<< {p}
-kinit-here-q | kinit bob@EX.COM <<< "{p}"
 kadmin-w | kadmin -p admin/admin -w {p} -q listprincs
 kdb5-P | kdb5_util create -s -P {p}
 ipa-install | ipa-server-install -a {p} -p {p} -r EX.COM -U
-ipa-w | ipa-client-install -p admin -w {p} -U
 realm-join | echo {p} | realm join -U admin ex.com
 adcli | echo -n {p} | adcli join --stdin-password ex.com
 smbmap | smbmap -H nas -u bob -p {p}
@@ -594,39 +479,16 @@ impacket | secretsdump.py DOM/bob:{p}@10.0.0.5
 evil-winrm | evil-winrm -i h -u bob -p {p}
 smbpasswd-file | bob:1000:XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX:{H32}:[U          ]:LCT-5F000000:
 mount-cifs-user | mount.cifs //nas/x /mnt -o user=bob%{p}
-mount-cifs-dom | mount -t cifs //nas/x /mnt -o user=DOM/bob%{p},vers=3
 fstab-cifs-short | //nas/x /mnt cifs user=bob%{p},uid=0 0 0
-curl-ubundle | curl -sSu bob:{p} https://h/api
-curl-E | curl -E cert.pem:{p} https://h
-curl-cert | curl --cert /etc/c.pem:{p} https://h
 curlrc | user = "bob:{p}"
 ncftp-p | ncftpput -u bob -p {p} ftp.h /d f
 ncftpget | ncftpget -u bob -p {p} ftp.h . f
-ncftp | ncftp -u bob -p {p} ftp.h
-rclone-obscure | rclone obscure {p}
-restic-sftp | restic -r sftp:bob:{p}@h:/srv backup /etc
 amanda | amandapass //nas/x bob%{p}
-openssl-kenc | openssl aes-256-cbc -d -k {p} -in f
-openssl-des3 | openssl des3 -k {p} -in f -out g
-openssl-hmac | openssl dgst -sha256 -hmac {p} f
-openssl-hmac2 | openssl dgst -sha256 -mac HMAC -macopt key:{p} f
-openssl-hexkey | openssl mac -macopt hexkey:{h32} HMAC
-openssl-passwd-salt | openssl passwd -6 -salt abc {p}
-gpg-here | gpg --passphrase-fd 0 -d f.gpg <<< {p}
-gpg-sub | gpg --passphrase-file <(echo {p}) -d f.gpg
 sevenzz | 7zz a -p{p} a.7z dir
-zip-glued | zip -rP {p} a.zip dir
 cryptsetup-here | cryptsetup luksOpen /dev/sdb1 data <<< {p}
-cryptsetup-here-q | cryptsetup open /dev/sdb1 data - <<< "{p}"
-cryptsetup-sub | cryptsetup luksAddKey /dev/sdb1 <(echo -n {p})
-cryptsetup-sub-kf | cryptsetup open --key-file <(printf %s {p}) /dev/sdb1 data
 veracrypt-p | veracrypt -t -p {p} /v /mnt
 encfs | echo {p} | encfs -S /a /b
 zfs-key | echo {p} | zfs load-key tank/enc
-htpasswd-nb | htpasswd -nb bob {p}
-chpasswd-here | chpasswd <<< "bob:{p}"
-useradd-openssl | useradd -p $(openssl passwd -6 {p}) bob
-sudo-here | sudo -S id <<< {p}
 wpa_passphrase | wpa_passphrase "Home Net" {p}
 wpa_cli_wep | wpa_cli set_network 0 wep_key0 {H26}
 interfaces-wep | wireless-key s:{p}
@@ -634,96 +496,51 @@ ipmi-power | ipmipower -h b -u ADMIN -p {p} --stat
 fence-ipmi | fence_ipmilan -a b -l ADMIN -p {p} -o status
 pcs-auth | pcs host auth n1 n2 -u hacluster -p {p}
 racadm | racadm -r b -u root -p {p} getsysinfo
-snmp-table | snmptable -v2c -c {p} sw1 ifTable
-snmpd-rw | rwcommunity6 {p} ::1
 snmptrapd | authCommunity log,execute,net {p}
-snmpd-trap | trap2sink 10.0.0.9 {p}
-snmpd-trapcom | trapcommunity {p}
-cisco-tacacs | tacacs-server key {p}
-cisco-radius | radius-server host 10.0.0.2 key {p}
-cisco-ospf | ip ospf message-digest-key 1 md5 {p}
 frr-ospf | ip ospf authentication-key {p}
 openconnect | echo {p} | openconnect -u bob --passwd-on-stdin vpn.h
 openfortivpn | openfortivpn vpn.h -u bob -p {p}
-ipsec-rsa | : RSA key.pem "{p}"
-ipsec-ntlm | bob : NTLM 0x{h32}
 radtest | radtest bob {p} 127.0.0.1 0 {p}
 radclient | echo 'User-Name=bob,User-Password={p}' | radclient h auth {p}
-radius-eapol | eapol_test -c e.conf -s {p}
 tac-plus | user = bob { login = cleartext {p} }
-tac-des | login = des {C13}
 dig-y | dig -y k1:{B22}== @ns x axfr
 kubeadm-cert | kubeadm join h:6443 --certificate-key {h64}
-kubectl-lit | kubectl create secret generic x --from-literal=api={p}
-docker-here | docker login -u bob --password-stdin <<< {p}
 podman-secret | printf {p} | podman secret create db -
-podman-secret-echo | echo -n "{p}" | podman secret create db -
-podman-secret-here | podman secret create db - <<< {p}
-vault-kv | vault kv put secret/db value={p}
 etcdctl | etcdctl --user root:{p} get x
 zkcli | zkCli.sh addauth digest super:{p}
-aws-ssm | aws ssm put-parameter --name /p --type SecureString --value {p}
 mc-alias | mc alias set m https://h minioadmin {p}
 swift | swift -A http://h/auth -U a:bob -K {p} list
 ntfy-user | ntfy publish -u bob:{p} t m
 twine | twine upload -u bob -p {p} dist/*
 poetry | poetry config http-basic.x bob {p}
-ansible-vaultpw | ansible-vault view f --vault-password-file <(echo {p})
 chef | knife bootstrap h -x bob -P {p}
 jenkins-cli | java -jar jenkins-cli.jar -s http://j -auth bob:{h34} list-jobs
 sonar | sonar-scanner -Dsonar.login={h40}
 newrelic-ini | newrelic.license = "{h40}"
-newrelic-cli | newrelic-install --license {h40}
 splunk | splunk add forward-server h:9997 -auth admin:{p}
 nagios-resource | $USER3$={p}
-nagios-check | check_mysql -H db1 -u nagios -p {p}
-nagios-http | check_http -H h -a bob:{p}
-nagios-snmp | check_snmp -H sw1 -C {p} -o sysUpTime.0
-nagios-pg | check_pgsql -H db1 -l nagios -p {p}
-nagios-nrpe-ldap | check_ldap -H l -b dc=x -D cn=x -P {p}
 icinga-ticket | icinga2 node setup --ticket {h40}
 monit | allow admin:{p}
 nut-monitor | MONITOR ups@localhost 1 upsmon {p} master
-rabbit-auth | rabbitmqctl authenticate_user bob {p}
-rabbit-admin | rabbitmqadmin -u bob -p {p} list queues
 erl-cookie | erl -sname a -setcookie {L20}
 jboss-add | add-user.sh -u bob -p {p} -g admin
-squid-peer | cache_peer p.h parent 3128 0 login=bob:{p}
-squid-ldap | auth_param basic program /usr/lib/squid/basic_ldap_auth -D cn=x -w {p} -b dc=x
 tinyproxy | BasicAuth bob {p}
 proxychains | socks5 10.0.0.1 1080 bob {p}
 haproxy-stats | stats auth bob:{p}
-nginx-apikey | proxy_set_header X-Api-Key {p};
-apache-setenv | SetEnv SECRET_KEY {p}
-apache-passphrase | SSLPassPhraseDialog exec:/bin/echo {p}
-caddy-hash | caddy hash-password -p {p}
 drush | drush user:password bob '{p}'
 devise | config.pepper = '{h128}'
 pct-url | postgres%3A%2F%2Fbob%3A{p}%40db1%2Fshop
-pct-form | user%3Dbob%26password%3D{p}
-pct-whole | %70%61%73%73%77%6f%72%64%3D{p}
-pct-redirect | https://h/login?next=https%3A%2F%2Fbob%3A{p}%40h2%2F
-iscsi-kernel | root=iscsi:bob:{p}@10.0.0.1::3260::iqn.2024-01.x:t
-iscsi-kernel2 | netroot=iscsi:bob:{p}:al:{p}@10.0.0.1::::iqn.2024-01.x:t
-iscsi-chapin | node.session.auth.password_in = {p}
 iscsiadm | iscsiadm -m node -T t -o update -n node.session.auth.password -v {p}
 scst | IncomingUser "bob {p}"
 kernel-rootpw | inst.sshpw={p} rootpw={p}
 systemd-creds | systemd-ask-password <<< {p}
-kickstart-ssh | sshpw --username=root {p} --plaintext
-unattend-win | <AdministratorPassword><Value>{p}</Value></AdministratorPassword>
 virsh-secret | virsh secret-set-value uuid {B24}
 qemu-secret | qemu-img info --object secret,id=s,data={p} x
-qemu-monitor | set_password vnc {p}
 vncpasswd | vncpasswd -f <<< {p}
-vncpasswd-pipe | echo {p} | vncpasswd -f
 vncviewer | vncviewer -passwd <(echo {p} | vncpasswd -f) h:1
 tigervnc | vncserver -rfbauth <(printf %s {p})
 swaks | swaks --to a@b --server smtp.h -au bob -ap {p}
 sendemail | sendEmail -f a@b -t c@d -s smtp.h -xu bob -xp {p}
-doveadm-auth | doveadm auth test bob {p}
-exim-hide | hide mysql_servers = h/x/bob/{p}
-exim-send | client_send = : bob : {p}
 sendmail-auth | AuthInfo:smtp.h "U:bob" "P:{p}"
 cyrus | echo {p} | saslpasswd2 -p -c bob
 saslpasswd | saslpasswd2 -c bob <<< {p}
@@ -731,7 +548,6 @@ freeswitch-es | fs_cli -H h -p {p}
 kamailio | kamctl add 100 {p}
 sipp | sipp -s 100 -au 100 -ap {p} h
 coturn-user | user=bob:{p}
-coturn-key | turnadmin -k -u bob -r x -p {p}
 turnutils | turnutils_uclient -u bob -w {p} h
 nickserv | /msg NickServ IDENTIFY {p}
 winbind | wbinfo -a bob%{p}
@@ -745,26 +561,20 @@ users-oath | HOTP/T30/6 bob - {h40}
 yubico | ykman otp chalresp -f 2 {h40}
 yubi-pin | ykman piv access change-pin -P {d6} -n {d6}
 pkcs11-pin | pkcs11-tool --login --pin {d6} -O
-pkcs11-uri | pkcs11:token=x;object=y?pin-value={d6}
 softhsm | softhsm2-util --init-token --slot 0 --label x --pin {d6} --so-pin {d8}
 tpm2 | tpm2_createprimary -C o -P {p}
-tpm2-auth | tpm2_load -p {p} -C p.ctx
 hdparm-unlock | hdparm --user-master u --security-unlock {p} /dev/sda
 sedutil | sedutil-cli --setlockingrange 0 LK {p} /dev/sda
-sedutil-init | sedutil-cli --initialsetup {p} /dev/sda
 ucarp | ucarp -i eth0 -s 10.0.0.1 -v 1 -p {p} -a 10.0.0.2
 ossec | ossec-authd -P {p}
 crowdsec | cscli bouncers add x -k {p}
-tor-ctl | AUTHENTICATE "{p}"
 transmission-authenv | TR_AUTH=bob:{p}
 zwave-key | S2_AccessControl: {H32}
 sshfs | echo {p} | sshfs bob@h:/ /mnt -o password_stdin
 autofs-pct | x -fstype=cifs,user=b%{p} ://h/x
 curlftpfs | curlftpfs -o user=bob:{p} ftp.h /mnt
-rsync-pwfile | rsync --password-file=<(echo {p}) bob@h::m .
 proftpd-sql | SQLConnectInfo x@localhost bob {p}
 pureftpd | (echo {p}; echo {p}) | pure-pw useradd bob -u ftp -d /srv
-proftpd-ldap | LDAPBindDN cn=x {p}
 word-is | the password for admin is {p}
 word-is-2 | The password of user bob on db1 is {p}, change it soon
 word-set | password changed to {p}
@@ -802,10 +612,8 @@ token-seafile | seaf-cli sync -u bob -p {p} -l x
 token-nextcloudcmd | nextcloudcmd -u bob -p {p} /d https://h
 c-mysql3 | ExecStart=/usr/sbin/mysqld -p{p}
 c-mount2 | mount.cifs //srv/x /mnt -o user=X/bob%{p},ro
-c-restic3 | restic -r sftp:u:{p}@nas:/b check
 c-openssl3 | openssl aes-256-cbc -k {p} -in a -out b
 c-luks2 | cryptsetup luksFormat /dev/sdb1 <<< "{p}"
-c-luks3 | cryptsetup open /dev/sdb1 x --key-file <(printf %s {p})
 c-chp2 | chpasswd <<< 'root:{p}'
 c-ht2 | htpasswd -nbm admin {p}
 c-ldapp | ldappasswd -H ldap://l -x -D cn=admin -w {p} -s {p} uid=x
@@ -813,9 +621,6 @@ c-isql | isql -S SRV -U sa -P {p}
 c-vpn | openconnect --user=bob --passwd-on-stdin h <<< {p}
 c-podman | printf {p} | podman secret create pg_pass -
 c-podman3 | echo "{p}" | podman secret create tok -
-c-gh | GITHUBTOKEN={p}
-c-api | APITOKEN={p}
-c-auth | AUTHTOKEN={p}
 c-bot | BOTTOKEN={p}
 c-ci | CITOKEN={p}
 c-iscsi | root=iscsi:user:{p}@10.0.0.5::3260:1:iqn.2020-01.x:y
@@ -827,10 +632,6 @@ c-ntlm3 | hash NTLM: {h32}
 c-pct | redis%3A%2F%2F%3A{p}%40cache%3A6379%2F0
 c-pct2 | user%3Dbob%26pass%3D{p}
 c-pct3 | https%3A%2F%2Fbob%3A{p}%40git.h%2Fr.git
-c-pw1 | the password for admin is {p}
-c-pw2 | the password of root is {p}
-c-pw4 | backup key {p}
-c-pw5 | backup key: {p}
 c-vnc | vncpasswd -f <<< "{p}" > /root/.vnc/passwd
 c-tac | tacacs-server host 10.0.0.3 key {p}
 c-nag | define command { command_line $USER1$/check_mysql -H h -u nagios -p {p} }
@@ -947,7 +748,7 @@ class Kind(NamedTuple):
 def kinds() -> list[Kind]:
     """Return all kinds, which have different names."""
     tokens = [Kind(*row[:1], "token", "", row[1]) for row in _rows(TOKENS)]
-    phrases = [Kind(*row[:1], "phrase", "", row[1]) for row in _rows(PHRASES + FURTHER_PHRASES[1:])]
+    phrases = [Kind(*row[:1], "phrase", "", row[1]) for row in _rows(PHRASES)]
     named = [Kind(row[0], "named", row[1], row[2]) for row in _rows(NAMED)]
     found = [*tokens, *phrases, *named]
     assert len({kind.name for kind in found}) == len(found)

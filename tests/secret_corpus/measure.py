@@ -1,17 +1,10 @@
-"""Measure which secrets of the corpus are hidden, and which harmless values change.
+"""Measure which secrets of the corpus are hidden, and which harmless values change."""
 
-python tests/secret_corpus/measure.py [--show open] [--result FILE]
-"""
-
-import argparse
 import json
-import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from opdbus.index.database.records import Recorder, draft
 from opdbus.state.object import Identity
@@ -82,55 +75,3 @@ def changed(rows: list[tuple[str, str, Any]]) -> list[tuple[str, str, str]]:
         if clean != {name: value}:
             found.append((field, written, str(clean)))
     return found
-
-
-def summary(found: Mapping[str, Mapping[str, list[str]]]) -> dict[str, Any]:
-    """Return the shares hidden of both parts, and of each place."""
-    figures: dict[str, Any] = {}
-    places: dict[str, Counter[bool]] = defaultdict(Counter)
-    for part, by_kind in found.items():
-        all_places = [place for seen in by_kind.values() for place in seen]
-        hidden = sum(not place for place in all_places)
-        whole = sum(not any(seen) for seen in by_kind.values())
-        figures[part] = {
-            "kinds": len(by_kind), "kinds hidden everywhere": whole,
-            "objects": len(all_places), "hidden": hidden,
-            "share": round(hidden / len(all_places), 4),
-        }  # fmt: skip
-        for seen in by_kind.values():
-            for place in filter(None, seen):
-                places[part][place] += 1
-    figures["seen at"] = {part: dict(places[part].most_common(15)) for part in found}
-    return figures
-
-
-def main() -> None:
-    """Print the figures, and what is not hidden of a part."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--show", choices=("open", "held"))
-    parser.add_argument("--result", type=Path)
-    options = parser.parse_args()
-    found = measure_secrets()
-    rows = harmless()
-    altered = changed(rows)
-    bare = changed([("corpus/item/value", written, value) for _, written, value in rows])
-    figures = summary(found) | {
-        "harmless": {
-            "values": len(rows), "changed": len(altered),
-            "share": len(altered) / max(1, len(rows)),
-            "changed without their fields": len(bare),
-        }
-    }  # fmt: skip
-    print(json.dumps(figures, indent=1))
-    if options.show:
-        for kind, seen in found[options.show].items():
-            if any(seen):
-                print(kind, Counter(filter(None, seen)))
-        for row in altered:
-            print(*row, sep="\t")
-    if options.result:
-        options.result.write_text(json.dumps(figures, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -19,8 +19,8 @@ from opdbus.state.secret_text import CLEAN
 
 LEAST_HIDDEN = 0.98
 MOST_CHANGED = 0.001
-# Every eleventh object: all kinds, each at another place.
-EVERY = 11
+# Every eighth object: all kinds, each at another place.
+EVERY = 8
 
 
 def leaks(secret: str, text: str) -> bool:
@@ -40,7 +40,7 @@ def test_kinds_of_secrets_are_hidden(part: str) -> None:
 def test_values_of_real_hosts_stay() -> None:
     """Change at most one in a thousand of the harmless values that hosts have."""
     rows = harmless()
-    assert len(rows) >= 20_000
+    assert len(rows) >= 15_000
     assert len(changed(rows)) / len(rows) <= MOST_CHANGED
 
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Self
 
-from fuzz import marshal
-from fuzz.marshal import Message
+from harness import marshal
+from harness.marshal import Message
 
 _DBUS = "org.freedesktop.DBus"
 # Generous: it only ends what would otherwise never end.

@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 
 from harness.running import Running
-
-from fuzz.wire import Gone, Silence, Wire
+from harness.wire import Gone, Silence, Wire
 
 # What no input may bring into the log.
 _COMPLAINTS = re.compile(
