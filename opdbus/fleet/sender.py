@@ -132,10 +132,7 @@ class Progress:
     renew: Callable[[], object] = lambda: None
     text: str = "Connecting"
     comparisons: int = 0
-    batches: int = 0
     rows: int = 0
-    objects: int = 0
-    vectors: int = 0
 
     def say(self, text: str) -> None:
         """Set the text."""
@@ -404,9 +401,7 @@ class _Session:
         self._note_too_large(objects, skipped)
         lacking += await self._uplink.send(changes, states or [], remaining)
         self.seq = seq
-        self._progress.batches += 1
         self._progress.rows += len(changes)
-        self._progress.objects += len(objects)
         await self._offer(host_reader.path_of(*row[:3]) for row in lacking)
 
     def _note_too_large(self, objects: list[str], skipped: set[str]) -> None:
@@ -432,7 +427,7 @@ class _Session:
                 async for vectors, later in parts:
                     wanted += later
                     if vectors:
-                        self._progress.vectors += await self._uplink.offer_vectors(vectors)
+                        await self._uplink.offer_vectors(vectors)
         free = _MOST_AWAITING - len(self._memory.awaiting)
         self._memory.awaiting.update(dict.fromkeys(wanted[: max(0, free)]))
 
