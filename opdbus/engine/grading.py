@@ -47,7 +47,7 @@ _LENGTHS: Final = tuple(TEXT_TOKENS + offset for offset in (-24, 0, 24))
 _LANE_TOKENS: Final = 512
 # Runs of an engine that are compared, and the most that are made until so many agree.
 _RUNS: Final = 5
-_MOST_RUNS: Final = 15
+_MOST_RUNS: Final = 30
 # In the folder of graphs.
 LOCK: Final = ".grading.lock"
 
