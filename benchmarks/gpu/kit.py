@@ -19,12 +19,13 @@ from opdbus import config
 from opdbus.api import Embedder
 from opdbus.bench import texts
 from opdbus.engine import cpus
-from opdbus.engine.batching import plan_batches
+from opdbus.engine.batching import same_lengths
 from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import open_session
 from opdbus.models import build, folder, level_table, synthetic
 from opdbus.models.level_table import LEVELS
+from opdbus.platform.slices import slices
 
 if TYPE_CHECKING:
     from opdbus.engine.provider import Provider, Session
@@ -131,7 +132,11 @@ def batches(rows: Tokens, tokens: int, most: int = 1 << 20) -> list[NDArray[np.i
     """Repeat rows until those of most lengths fill batches, and stack them, at most so many."""
     times = -(-tokens * len(np.unique(rows.lengths)) // int(rows.lengths.sum()))
     repeated = rows.take(np.tile(np.arange(len(rows)), times))
-    planned = plan_batches(repeated.lengths, tokens)
+    planned = [
+        chunk
+        for numbers, length in same_lengths(repeated.lengths)
+        for chunk in slices(numbers, max(1, tokens // length))
+    ]
     # shuffled alike on every machine: a few batches are then like all
     order = np.random.default_rng(0).permutation(len(planned))[:most]
     return [repeated.stacked(planned[number]) for number in order]
