@@ -132,6 +132,7 @@ class Progress:
     renew: Callable[[], object] = lambda: None
     text: str = "Connecting"
     comparisons: int = 0
+    batches: int = 0
     rows: int = 0
 
     def say(self, text: str) -> None:
@@ -401,6 +402,7 @@ class _Session:
         self._note_too_large(objects, skipped)
         lacking += await self._uplink.send(changes, states or [], remaining)
         self.seq = seq
+        self._progress.batches += 1
         self._progress.rows += len(changes)
         await self._offer(host_reader.path_of(*row[:3]) for row in lacking)
 
