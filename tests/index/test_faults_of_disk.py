@@ -370,7 +370,7 @@ def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[st
         "from opdbus.index.state_store.state_store import StateStore as Memory\n"
         "from opdbus.state.object import Identity, StateObject\n"
         # read now: this user may not enter the environment's folders
-        "from opdbus.language import synonyms; synonyms.version()\n"
+        "from opdbus.index.database import records; records.written_by()\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "async def main():\n"
         "    async with Memory(Path(sys.argv[1])) as memory:\n"
