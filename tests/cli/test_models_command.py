@@ -192,10 +192,10 @@ def test_full_disk(low_hub: Hub, models: Path) -> None:
 def test_directory_of_root(low_hub: Hub, models: Path) -> None:
     """Tell a user that may not write the model directory to be root or to choose another."""
     models.mkdir(parents=True)
-    program = as_user(
-        NOBODY,
-        f"{MAIN}\nfrom opdbus import cli\ncli.modules()\nfrom opdbus.models import model_store, pull_hub",
+    imports = (
+        "from opdbus import cli\nfrom opdbus.models import model_store, pull_hub\ncli.modules()"
     )
+    program = as_user(NOBODY, f"{MAIN}\n{imports}")
     code, _, errors = cli(models, "pull", "low", program=program, HF_ENDPOINT=low_hub.address)
     assert code == 3
     assert f"cannot write {models}: Permission denied; run as root, or set OP_DBUS_MODEL" in errors

@@ -364,19 +364,23 @@ def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[st
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     program = (
-        "import asyncio, os, sys\n"
+        "import asyncio, os, sys, tempfile\n"
         "from pathlib import Path\n"
         "from opdbus.errors import StoreError\n"
         "from opdbus.index.state_store.state_store import StateStore as Memory\n"
         "from opdbus.state.object import Identity, StateObject\n"
-        # read now: this user may not enter the environment's folders
-        "from opdbus.index.database import records; records.written_by()\n"
+        "async def once(database, work):\n"
+        "    async with Memory(database) as memory:\n"
+        "        await work(memory)\n"
+        # now: the user may not enter the environment's folders, from which tables are read
+        "one = StateObject(Identity('publish:p', 'a', 'b', 'c'), {'description': 'one'})\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    asyncio.run(once(Path(folder, 'own.db'), lambda store: store.publish([one], 1)))\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "async def main():\n"
-        "    async with Memory(Path(sys.argv[1])) as memory:\n"
-        f"        {work}\n"
+        "async def work(memory):\n"
+        f"    {work}\n"
         "try:\n"
-        "    asyncio.run(main())\n"
+        "    asyncio.run(once(Path(sys.argv[1]), work))\n"
         "except StoreError as error:\n"
         "    print(error)\n"
     )
