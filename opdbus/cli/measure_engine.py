@@ -214,8 +214,6 @@ def bench(
 
     Takes about ten seconds for each of them, which should be quiet ones.
     """
-    # exit by an exception, so that files and processes are removed
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     settings = load_settings(context.obj)
     if json_ and not (folder := Path(json_).parent).is_dir():
         raise ConfigError(f"there is no folder {folder} to write into: make it first")
@@ -224,10 +222,19 @@ def bench(
 
     from opdbus.bench import machine, measures
 
+    async def measure(level: str, provider: str) -> EngineFigures:
+        # ends the child too; an exception, wherever it came, could lose one that has just begun
+        if task := asyncio.current_task():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await measures.measure_in_child(level, provider, settings, seconds)
+
     found = []
     for level, provider in measures.find_engines(levels, settings):
         output.print_note(f"measuring {level} on {provider} ...")
-        found.append(asyncio.run(measures.measure_in_child(level, provider, settings, seconds)))
+        try:
+            found.append(asyncio.run(measure(level, provider)))
+        except asyncio.CancelledError:
+            sys.exit(128 + signal.SIGTERM)
         _print_figures(found[-1])
     here = machine.describe()
     print(f"\n{here.line}")
