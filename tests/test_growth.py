@@ -426,30 +426,57 @@ def variants(tree: Any) -> list[str]:
     return [*filter(None, found)][:4]
 
 
+def parts_of(code: Any, value: Any) -> list[Any]:
+    """Return the trees inside a node of a pattern."""
+    if code is codes.BRANCH:
+        return list(value[1])
+    if code in REPEATS | {codes.ASSERT, codes.ASSERT_NOT, codes.SUBPATTERN}:
+        return [value[-1]]
+    return [value] if code is codes.ATOMIC_GROUP else []
+
+
 def repeats(tree: Any, before: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield what may come before each repetition, and what it repeats."""
     for code, value in tree:
-        parts = []
         if code in REPEATS:
             yield before, variants(value[2])
-            parts = [value[2]]
-        elif code is codes.BRANCH:
-            parts = value[1]
-        elif code in {codes.ASSERT, codes.ASSERT_NOT, codes.SUBPATTERN}:
-            parts = [value[-1]]
-        elif code is codes.ATOMIC_GROUP:
-            parts = [value]
-        for part in parts:
+        for part in parts_of(code, value):
             yield from repeats(part, before)
         before += sample([(code, value)])
 
 
-def hostile_texts(pattern: re.Pattern[Any]) -> Iterator[Text]:
-    """Yield texts of what a pattern repeats, each alone and after what comes before it."""
+def can_backtrack(tree: Any) -> bool:
+    """Return whether a part of a pattern may match one text in several ways."""
+    for code, value in tree:
+        is_choice = code is codes.BRANCH or (code in REPEATS and value[0] != value[1])
+        if is_choice and code is not codes.POSSESSIVE_REPEAT:
+            return True
+        is_inside = code not in {codes.ASSERT, codes.ASSERT_NOT, codes.ATOMIC_GROUP}
+        if is_inside and any(map(can_backtrack, parts_of(code, value))):
+            return True
+    return False
+
+
+def repeats_wrongly(tree: Any) -> bool:
+    """Return whether Python before 3.11.5 fails on a possessive repeat in it (gh-106052)."""
+    return any(
+        (code is codes.POSSESSIVE_REPEAT and can_backtrack(value[2]))
+        or any(map(repeats_wrongly, parts_of(code, value)))
+        for code, value in tree
+    )
+
+
+def tree_of(pattern: re.Pattern[Any]) -> Any:
+    """Return the nodes of a pattern."""
     source = pattern.pattern
     if isinstance(source, bytes):
         source = source.decode("latin-1")
-    tree = parser.parse(source, pattern.flags & ~re.UNICODE)
+    return parser.parse(source, pattern.flags & ~re.UNICODE)
+
+
+def hostile_texts(pattern: re.Pattern[Any]) -> Iterator[Text]:
+    """Yield texts of what a pattern repeats, each alone and after what comes before it."""
+    tree = tree_of(pattern)
     whole = sample(tree)
     tokens = {("", whole): None, ("", whole + " "): None}
     for prefix, body in repeats(tree):
@@ -516,3 +543,14 @@ def test_slow_pattern_is_found(pattern: str) -> None:
     """The check fails for patterns that are slow."""
     slow = Used("here", re.compile(pattern), frozenset({"search"}))
     assert next(slow_texts(slow), None)
+
+
+def test_possessive_repeats_cannot_backtrack(used: list[Used]) -> None:
+    """Every pattern means the same in Python 3.11.2, which is Debian 12's, as in later ones."""
+    assert [one for one in used if repeats_wrongly(tree_of(one.pattern))] == []
+
+
+@pytest.mark.parametrize("pattern", [r"(?:ab|c)*+", r"x(?:\s+-a){0,4}+", r"((?:(?:a?b)++)c)d"])
+def test_wrong_repeat_is_found(pattern: str) -> None:
+    """The check fails for possessive repeats that can backtrack."""
+    assert repeats_wrongly(tree_of(re.compile(pattern)))

@@ -26,7 +26,7 @@ from opdbus.state.secret_text import (
     suspects,
 )
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 # {"name": "DB_PASSWORD", "value": "x"}: keys of the name, and keys of the value.
 _NAME_KEYS: Final = frozenset(

@@ -140,7 +140,9 @@ PASSWORD_AFTER_PERCENT: Final = (
 
 ARGUMENT: Final = rf"""(?:"[^"]*+"|{VALUE})"""
 _BLANKS: Final = r"\s+"
-_OPTIONS: Final = r"(?:\s+-\S++)*+"
+_OPTIONS: Final = r"(?:\s++-\S++)*+"
+# The same with numbers, which are values of options.
+_OPTIONS_AND_NUMBERS: Final = r"(?:\s+-\S++|\s+\d+)*(?!\s+-\S|\s+\d)"
 _MORE: Final = r"[^\n;|&]{0,200}?\s"
 # Secrets at a fixed place behind words; a star stands for any word.
 _BEHIND: Final = """
@@ -174,7 +176,7 @@ ARGUMENTS: Final = (
      r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
     # with -n there is no file
     ("htpasswd ", *(
-        rf"htpasswd(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*b){without}(?:\s+-\S++|\s+\d+)*+\s+{names}"
+        rf"htpasswd(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*b){without}{_OPTIONS_AND_NUMBERS}\s+{names}"
         for without, names in (
             (r"(?!(?:\s+-\S++|\s+\d+)*?\s+-\w*n)", r"\S+\s+\S+"),
             (r"(?=(?:\s+-\S++|\s+\d+)*?\s+-\w*n)", r"\S+"),
@@ -182,10 +184,13 @@ ARGUMENTS: Final = (
     )),
     ("mosquitto_passwd ", rf"mosquitto_passwd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
     ("net user ", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
-    ("openssl passwd ", r"openssl\s+passwd(?:\s+-salt\s+\S++|\s+-(?!salt|in|stdin)\S++)*+"),
+    ("openssl passwd ", (
+        r"openssl\s+passwd(?:\s+-salt\s+\S++|\s+-(?!salt|in|stdin)\S++)*"
+        r"(?!\s+-salt\s+\S|\s+-(?!salt|in|stdin)\S)"
+    )),
     ("-macopt ", r"-macopt\s+(?:hex)?key:"),
-    ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++){0,9}+(?!\s+-)"),
-    ("vault login ", r"vault\s+login(?:\s+-\S++)*+(?!\s+\w+=)"),
+    ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++){0,9}(?!\s+-)"),
+    ("vault login ", rf"vault\s+login{_OPTIONS}(?!\s+\w+=)"),
     ("isql |iusql ", r"(?:isql|iusql)\s+(?:-\w\s+)*[A-Za-z][\w.-]*\s+[A-Za-z][\w.-]*(?!\s+-)"),
     ("change-pin |change-puk ", r"change-p(?:in|uk)\s+-P", r"change-p(?:in|uk)\s+-P\s+\S+\s+-[nN]"),
     ("wpa_passphrase ", r"""wpa_passphrase\s+(?:"[^"]*"|'[^']*'|[^\s=]+)"""),
@@ -193,7 +198,7 @@ ARGUMENTS: Final = (
     ("qpdf ", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
     ("ogin:", r"ogin:\s+\S+\s+\S*word:(?=\s)"),
     (" login ", r"[A-Za-z]{0,4}\d{1,6}\s+LOGIN\s+\S+"),
-    ("addent ", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
+    ("addent ", r"addent\s+-password(?:\s++-\w\s++\S++)*+"),
     ("createuser ", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
      r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
     (" nt |nt hash |ntlm |ntlm hash ",

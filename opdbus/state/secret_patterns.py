@@ -50,7 +50,8 @@ KEY_MATERIAL: Final = {
     "key": _RANDOM,
     "Key": _RANDOM,
 }
-# Python before 3.11.5 fails on possessive repeats of groups (gh-106052): none are used below.
+# Python before 3.11.5 fails on possessive repeats of groups that can backtrack (gh-106052), such as
+# those with alternatives: none are used in this package.
 # An unquoted value ends at a space, a closing quote, or the next key of a;b=c.
 _BARE = (
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"'])"""
@@ -141,7 +142,7 @@ BESIDE_SIGNS: Final = _rows(
         "://",
         r"""(https?://(?=[^\s/:@"']*[A-Za-z])|://(?=[^\s/:@"']{16}))(?=[^\s/:@"']*\d)[^\s/:@"']{6,}+(@)""",
     ),
-    ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)(?:(?!jdbc:)[^\s@"'])++(@)"""),
+    ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)(?:(?!jdbc:)[^\s@"'])+(@)"""),
     # a line of davfs2's secrets: address, user, password
     (
         "://",
@@ -243,7 +244,7 @@ IN_CONTEXT: Final = _rows(
     (">", r"""(?i)(user\s+\S+\s+(?:[^\s>]+\s+){1,9}[\"']?>)[^\s"']++"""),
     (
         "sqlplus |sqlldr |expdp |impdp |rman |exp |imp |connect |conn ",
-        r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman|exp|imp|(?i:conn(?:ect)?))\s+(?:-\S+\s+){0,9}+[\w.]+/)[^\s@"']++""",
+        r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman|exp|imp|(?i:conn(?:ect)?))\s+(?:-\S++\s++){0,9}+[\w.]+/)[^\s@"']++""",
     ),
 )
 # Lines of fields separated by a number of colons: .pgpass, Windows hashes, Apache digests, DES.
@@ -309,13 +310,13 @@ COMMANDS: Final = _rows(
 # A secret's name and the secret as two words; the second must look like a password.
 _WHOM: Final = r"(?:for|of|on|at|by)[ \t]++(?:the[ \t]++)?(?:user[ \t]++|host[ \t]++)?[\w.@-]++:?"
 TWO_WORDS = re.compile(
-    # the lookahead at the first letter halves the time
+    # the lookahead at the first letter halves the time; that at fillers takes all or none of them
     r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|community|auth_?key|preshared-key|password-value"
     r"|contrase\w{1,2}a|senha|passe|(?<=[a-z][ _-])(?:key|code))"
-    r"[\"']?\]?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|now"
-    rf"|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}+[\"']?)"
-    r"([^\s\"'|;&<>]{5,}+))"
+    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted"
+    rf"|plain|now|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}))"
+    r"(?P=filler)[\"']?)(?P<value>[^\s\"'|;&<>]{5,}+))"
 )
 # A word before `key` or `code` that makes it secret.
 OF_KEYS = re.compile(

@@ -414,13 +414,13 @@ def _hide_two_words(text: str) -> str:
     parts, done, at = [], 0, 0
     while match := search(patterns.TWO_WORDS, text, at):
         # a word that is not a password may be the name of one
-        at = match.start(2)
+        at = match.start("value")
         is_key = match[1][:3].lower() in _KEYS and not patterns.OF_KEYS.search(
             text[max(0, match.start() - 14) : match.start()]
         )
-        if is_key and not patterns.MIXED.match(match[2]):
+        if is_key and not patterns.MIXED.match(match["value"]):
             continue
-        if looks_like_password(match[2]):
+        if looks_like_password(match["value"]):
             parts += [text[done:at], REDACTED]
             done = at = match.end()
     return "".join([*parts, text[done:]])

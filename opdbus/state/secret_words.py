@@ -98,7 +98,7 @@ _DIGEST_BEFORE: Final = re.compile(r"(?i)(?<![a-z])(?:sha-?\d{1,3}|md5|blake\w{0
 _HASHED_HOST: Final = re.compile(r"(?:\|1\|(?:[\w+/=]{28}\|)?|\b(?:peer|DNSKEY(?: \d+){3}) )\Z")
 _PUBLIC: Final = re.compile(
     r"-----BEGIN (?:[A-Z0-9 ]{0,40}(?:CERTIFICATE|PUBLIC KEY|PARAMETERS|SIGNATURE|CRL|CMS|PKCS7)"
-    r"[A-Z0-9 ]{0,40}|PGP MESSAGE)-----[^-]*+(?:-{1,4}[^-]++)*+"
+    r"[A-Z0-9 ]{0,40}|PGP MESSAGE)-----[^-]*+(?:-{1,4}+[^-]++)*+"
 )
 # Base64 of ASCII text, by the characters that are possible at each place of a group of four.
 _QUAD: Final = "[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589]"
