@@ -69,7 +69,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is running."""
+        """True while no request is running."""
         return self.cycle is None or self.cycle.response_complete
 
     @property

@@ -131,7 +131,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True once the connection is gone."""
         return self._closed.done()
 
     async def wait_closed(self) -> None:

@@ -64,13 +64,10 @@ def open_or_recover(
             mark_damaged(path)
         aside = path.with_name(str(mark.readlink()))
         # the database itself is renamed last, so that this can be resumed
-        is_aside = aside.exists()
-        for suffix in _SUFFIXES:
-            if is_aside:
-                _with_suffix(path, suffix).unlink(missing_ok=True)
-            else:
-                with suppress(FileNotFoundError):
-                    _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
+        if aside.exists():
+            _remove(path)
+        else:
+            _rename(path, aside)
         store = Store(path, stopping, on_progress)
         try:
             kept = _salvage(aside, store)
@@ -79,8 +76,7 @@ def open_or_recover(
             raise
         mark.unlink()
         for number in sorted(_damaged_numbers(path))[:-KEPT]:
-            for suffix in _SUFFIXES:
-                _with_suffix(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
+            _remove(_with_suffix(path, f".damaged-{number}"))
         log.error("store rebuilt", reason=reason, path=str(aside), objects=kept)
         return store, f"{reason}; it is kept as {aside}, and a new one has {kept} objects of it"
 
@@ -89,10 +85,21 @@ def _set_aside(path: Path, version: int) -> Path:
     """Rename the database and its WAL, which are never deleted; return the new name."""
     names = (_with_suffix(path, f".schema-{version}.{number}") for number in count(1))
     aside = next(name for name in names if not name.exists())
+    _rename(path, aside)
+    return aside
+
+
+def _rename(path: Path, to: Path) -> None:
+    """Rename the database and the files beside it that there are."""
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
-            _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
-    return aside
+            _with_suffix(path, suffix).rename(_with_suffix(to, suffix))
+
+
+def _remove(path: Path) -> None:
+    """Remove the database and the files beside it."""
+    for suffix in _SUFFIXES:
+        _with_suffix(path, suffix).unlink(missing_ok=True)
 
 
 def mark_damaged(path: Path) -> None:
