@@ -15,6 +15,7 @@ from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.cli.root import load_settings
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown, UnknownObject
+from opdbus.platform import name_lists
 from opdbus.platform.lines import HIDDEN
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ async def _unmet_hint(asked: Condition, client: Client) -> str:
     (count, _), (_, others) = [await client.page({"where": c}, 0, _SEARCHED_VALUES) for c in either]
     rows = await client.values([path for path, *_ in others], [asked.field]) if others else []
     values = [each for (value,) in rows for each in (value if isinstance(value, list) else [value])]
-    said = [output.format_value(each) for each in values if not isinstance(each, dict | list)]
+    said = [name_lists.format_value(each) for each in values if not isinstance(each, dict | list)]
     known = Counter(filter(None, said))
     if count or not known:
         return ""

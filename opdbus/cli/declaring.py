@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
+from opdbus.bus import paths
 from opdbus.bus.paths import STATE
 from opdbus.cli import completing, output
 from opdbus.cli.daemon_calls import ask, path_of, without_empty
-from opdbus.cli.drifting import describe_row, wait_until
+from opdbus.cli.drifting import wait_until
 from opdbus.cli.find_objects import NO_HITS
 from opdbus.cli.root import kind, plugin, root
 from opdbus.errors import InvalidArgs
 from opdbus.platform import name_lists
 from opdbus.state.object import SETTINGS, ObjectId
 from opdbus.wording.change_words import plural as plural_words
+from opdbus.wording.drift_words import describe_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -244,7 +246,10 @@ async def _choose_named(objects: Sequence[str], client: Client) -> dict[str, lis
 async def _choose_drifting(wanted: Mapping[str, str], client: Client) -> dict[str, list[str]]:
     await wait_until(client.state, _is_compared)
     rows = await client.drift(wanted)
-    return {row[0]: [f"{bad}: {text}" for bad, text in describe_row(row)] for row in rows}
+    return {
+        row[0]: [f"{bad}: {text}" for bad, text in describe_row(paths.parse(row[0]), row)]
+        for row in rows
+    }
 
 
 def _ask_for_each(drifting: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

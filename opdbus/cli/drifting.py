@@ -20,12 +20,12 @@ from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
 from opdbus.language import routes
 from opdbus.platform import name_lists
-from opdbus.wording import change_words
 from opdbus.wording.change_lines import describe_origin
-from opdbus.wording.change_words import NOT_DECLARED, at_least_prefix, format_stamp
+from opdbus.wording.change_words import format_stamp, subject_of
+from opdbus.wording.drift_words import describe_row
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import TypeVar
 
     from opdbus.client import Client
@@ -52,10 +52,6 @@ _NAME: Final = re.compile(r"[/:@]\S|\w\.\w")
 _MOST_WORDS: Final = 2
 # Longer questions are no name of an object.
 _MAX_NAME: Final = 200
-# Longer values are cut, around the difference.
-_MAX_VALUE: Final = 1000
-# Fields whose values are understood without the field's name.
-_CLEAR_FIELDS: Final = frozenset("active_state state status ensure presence running".split())
 COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
 # Ends of a drift: a label, and words after the object's name.
 _ENDS: Final = {
@@ -275,7 +271,9 @@ def _print_transition(what: str, row: Row) -> None:
     if what in _ENDS:
         fields = ", ".join(field[0] for field in row[5])
         label, end = _ENDS[what]
-        _print_labelled(label, f"{_object_in_words(row[0])}{end}{fields and f': {fields}'}", now)
+        plugin, kind, name = paths.parse(row[0])
+        said = f"{subject_of((plugin, kind), name)}{end}{fields and f': {fields}'}"
+        _print_labelled(label, said, now)
     elif what:
         _print_row(row, {}, now)
 
@@ -325,7 +323,9 @@ def _parse(text: str) -> Any:
 def _print_row(row: Row, origins: Origins, at: str = "") -> None:
     """Print one line for each field."""
     since = f" ({output.format_age(row[3])})" if row[3] and sys.stdout.isatty() else ""
-    for (severity, text), (name, *_) in zip(describe_row(row), row[5], strict=True):
+    for (severity, text), (name, *_) in zip(
+        describe_row(paths.parse(row[0]), row), row[5], strict=True
+    ):
         origin = origins.get(name)
         _print_labelled(
             severity, f"{text}, {describe_origin(origin)}" if origin else text + since, at
@@ -337,38 +337,3 @@ def _print_labelled(label: str, text: str, at: str) -> None:
     output.print_labelled(f"{at}{coloured}", len(at) + _WIDTH, text)
     # readers of a pipe get each line at once
     sys.stdout.flush()
-
-
-def describe_row(row: Row) -> Iterator[tuple[str, str]]:
-    """Yield the severity and a sentence for each field that drifts."""
-    path, what, _, _, _, fields = row
-    mark = " (newly declared)" if what == "intended" else ""
-    for name, declared, observed, severity in fields:
-        field = "" if name in _CLEAR_FIELDS else f"{name} "
-        sides = _format_side(declared), _format_side(observed)
-        # JSON shows the difference of, for example, a number and the same digits in quotes
-        sides = (declared, observed) if sides[0] == sides[1] else sides
-        sides = name_lists.show_difference(*sides, _MAX_VALUE)
-        least = at_least_prefix(paths.parse(path)[:2], name)
-        values = f"declared {least}{sides[0]}, observed {sides[1]}"
-        said = change_words.describe_difference(name, _parse(declared), _parse(observed))
-        if said and not least:
-            field, values = "", said
-        if _format_side(declared) == NOT_DECLARED:
-            field, values = "", "is there, and not declared"
-        yield severity, f"{_object_in_words(path)}: {field}{values}{mark}"
-
-
-def _object_in_words(path: str) -> str:
-    """Return the name of an object as used in sentences."""
-    plugin, kind, name = paths.parse(path)
-    return change_words.subject_of((plugin, kind), name)
-
-
-def _format_side(text: str) -> str:
-    value = _parse(text)
-    if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
-        return ", ".join(map(output.format_value, value)) or "none"
-    if isinstance(value, dict | list):
-        return text
-    return output.format_value(value) or "none"

@@ -187,7 +187,7 @@ def _format_cell(name: str, value: Any) -> str:
         return " ".join(f"{mark} {_format_cell(name, inner)}" for mark, inner in value.items())
     # a score has three significant decimals, as in the list of hits
     is_score = name == "score" and isinstance(value, float)
-    said = f"{value:.3f}" if is_score else output.format_value(value)
+    said = f"{value:.3f}" if is_score else name_lists.format_value(value)
     return said if name in _UNSHORTENED else output.shorten_hashes(said)
 
 
@@ -257,7 +257,7 @@ def _hit_lines(hit: Row) -> list[str]:
     lines = [f"(weak) {hit['snippet']}" if hit["weak"] else str(hit["snippet"]), *more[:1]]
     # declared values of an object that is observed otherwise
     for name in list(hit.get("observed", {}))[:_MOST_DECLARED]:
-        value = output.format_value(hit["declared"].get(name))
+        value = name_lists.format_value(hit["declared"].get(name))
         lines.append(f"declared {_field_text(name, value)}")
     return [*lines, *_describe_similarity(hit.get("alike", {}))]
 

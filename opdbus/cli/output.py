@@ -23,8 +23,6 @@ from opdbus.platform.lines import escape_hidden as escape_hidden  # noqa: PLC041
 _PROSE: Final = frozenset({"text", "fields", "value", "device"})
 # minimum width of those columns, and of others
 _LEAST: Final = (20, 4)
-# larger numbers are printed in scientific notation
-_LONG: Final = 1e15
 # longer values of fields are cut
 _LONGEST_VALUE: Final = 60
 _CAPITAL: Final = re.compile(r"(?<=[a-z])[A-Z]")
@@ -69,7 +67,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
     On a terminal, a line that is too wide is wrapped: prose first, other columns only if needed.
     """
-    texts = [map(join_words, map(format_value, row)) for row in (columns, *rows)]
+    texts = [map(join_words, map(name_lists.format_value, row)) for row in (columns, *rows)]
     cells = [[*map(escape_hidden, row)] for row in texts]
     widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
     if sys.stdout.isatty() and not rows:
@@ -105,7 +103,7 @@ def print_pairs(values: Mapping[str, object]) -> None:
     columns = max(map(width_of, shown), default=0)
     for name, value in shown.items():
         label = add_style(pad(name, columns), "cyan")
-        print_labelled(label, columns, shorten_hashes(format_value(value)))
+        print_labelled(label, columns, shorten_hashes(name_lists.format_value(value)))
 
 
 def print_section(title: str, values: Mapping[str, str]) -> None:
@@ -192,27 +190,13 @@ def split_capitals(name: str) -> str:
     return _CAPITAL.sub(lambda match: f" {match[0].lower()}", name)
 
 
-def format_value(value: object) -> str:
-    """Format a value for people; None and NaN are empty."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return ", ".join(map(format_value, value))
-    if value is None or isinstance(value, bool):
-        return {None: "", True: "yes", False: "no"}[value]
-    if isinstance(value, float):
-        is_whole = 1000 <= abs(value) < _LONG
-        return "" if math.isnan(value) else f"{value:.0f}" if is_whole else f"{value:.4g}"
-    return str(value)
-
-
 def format_json(text: str) -> str:
     """Format a JSON value of a field for people, cut to 60 characters."""
     value = json.loads(text)
     # these strings would read as no value
     if value in ("no", "none", "yes"):
         return text
-    return name_lists.shorten(format_value(value), _LONGEST_VALUE)
+    return name_lists.shorten(name_lists.format_value(value), _LONGEST_VALUE)
 
 
 def field_in_words(name: str) -> str:

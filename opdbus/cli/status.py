@@ -337,7 +337,7 @@ def describe_object(
         shown["LastFailure"] = f"{format_time(failed_at / 1e6)}: {why}"
         shown["LastLines"] = output.join_lines(lines or ())
     # properties without a value, such as the distance of an unobserved object, are omitted
-    texts = {name: output.format_value(value) for name, value in shown.items()}
+    texts = {name: name_lists.format_value(value) for name, value in shown.items()}
     return {output.split_capitals(name): text for name, text in texts.items() if text}
 
 

@@ -1,6 +1,7 @@
 """Routes of the host: search, objects, drift, changes and status."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
@@ -13,12 +14,14 @@ from starlette.types import Scope
 
 from opdbus.bus import paths
 from opdbus.client import Client
-from opdbus.gateway import host_map
 from opdbus.gateway import host_models as models
 from opdbus.gateway.change_stream import LastEventId, open_stream
 from opdbus.gateway.embeddings import Daemon
 from opdbus.gateway.http_errors import HttpError
 from opdbus.gateway.request_parameters import read_time, resolve
+from opdbus.picture import page, svg
+from opdbus.picture.host_scene import MapData, make_scene, read_map_data
+from opdbus.picture.scene import read_table
 from opdbus.wording.change_lines import group_into_lines
 
 
@@ -291,13 +294,28 @@ async def map_(asked: Annotated[models.MapRequest, Query()], client: Daemon) -> 
     if _maps.locked():
         raise HttpError(503, f"{_MOST_MAPS} maps are being drawn: ask again later")
     async with _maps:
-        wanted = asked.given("since", "limit")
-        known = await host_map.read_map_data(client, wanted, asked.limit, since)
+        wanted = asked.given("since", "limit", "format")
+        known = await read_map_data(client, wanted, asked.limit, since)
         drawing = asyncio.get_running_loop().run_in_executor(
-            _map_thread, host_map.draw, known, asked.format
+            _map_thread, _draw, known, asked.format
         )
         content, media_type = await drawing
     return Response(content, media_type=media_type)
+
+
+def _draw(known: MapData, form: str) -> tuple[str, str]:
+    """Return the map's content and its media type; closes the file."""
+    with known.vectors:
+        table = read_table(known.vectors)
+    if not table.rows:
+        why = f"{table.waiting} wait for their vectors" if table.waiting else "none matches"
+        raise HttpError(404, f"there are no objects to draw: {why}")
+    scene = make_scene(known, table)
+    if form == "svg":
+        return svg.draw(scene), "image/svg+xml"
+    about = {"title": scene.title, "about": scene.about}
+    counts = {"total": table.total, "waiting": table.waiting}
+    return json.dumps({**about, **counts, **page.script_data(scene)}), "application/json"
 
 
 @router.get("/status", response_model=models.StatusAnswer)

@@ -1,6 +1,7 @@
-"""Lists of names for messages, shortened; pairs of values cut to the place where they differ."""
+"""Values and lists of names for messages; pairs of values cut to the place where they differ."""
 
 import json
+import math
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from typing import Final
 # Characters shown before the first difference of two long texts.
 _BEFORE: Final = 12
 _MAX_COMPARED: Final = 2000
+# Larger numbers are printed in scientific notation.
+_LONG: Final = 1e15
 # Characters that look like those of ASCII: from confusables.txt of UTS #39, limited to scripts that
 # are used beside Latin.
 _CONFUSABLES: Final = str.maketrans(
@@ -31,6 +34,20 @@ def join_first(
     """
     more = (len(names) if total is None else total) - most
     return between.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def format_value(value: object) -> str:
+    """Format a value for people; None and NaN are empty."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return ", ".join(map(format_value, value))
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        is_whole = 1000 <= abs(value) < _LONG
+        return "" if math.isnan(value) else f"{value:.0f}" if is_whole else f"{value:.4g}"
+    return str(value)
 
 
 def shorten(text: str, most: int) -> str:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from opdbus.cli.drifting import describe_row
 from opdbus.platform.name_lists import show_difference
 from opdbus.wording import change_words
+from opdbus.wording.drift_words import describe_row
 
 ALIKE = [
     ("a ", "a"),
@@ -75,7 +75,7 @@ def test_messages_show_the_difference(one: object, other: object) -> None:
     """Never write one text for two values: in drift, in history, and in lists of one member."""
     sides = json.dumps(one), json.dumps(other)
     row = ("/org/opdbus/state/a/b/c", "drift", "error", 0, 0.0, [("x", *sides, "error")])
-    ((_, line),) = describe_row(row)
+    ((_, line),) = describe_row(("a", "b", "c"), row)
     declared, observed = line.split("declared ")[1].split(", observed ")
     assert declared != observed
     assert line.isascii()

@@ -22,11 +22,10 @@ from harness.running import Running, ask, run_program
 from safetensors.numpy import load
 
 from opdbus.bus import paths
-from opdbus.cli import mapping
-from opdbus.cli.mapping import MapData
 from opdbus.client import Client
 from opdbus.errors import InvalidArgs
-from opdbus.picture import page, svg
+from opdbus.picture import host_scene, page, svg
+from opdbus.picture.host_scene import MapData
 from opdbus.picture.layout import place
 from opdbus.picture.scene import CHANGED, DARK, DRIFTED, LIGHT, Label, Mark, Row, Scene, Topic
 
@@ -247,7 +246,9 @@ def test_marks_say_what_changed_and_what_drifted() -> None:
     drift = [paths.of("users", "group", "a"), "drift", "error", 0, 0.0]
     changes = [{**name, "name": each, "fields": [("gid", "1", "2")]} for each in "ab"]
     known = MapData(BytesIO(), [[*drift, [("gid", "1", "2", "error")]]], changes, 0, [])
-    assert mapping._find_marks(known, {("users", "group", "a"): 0, ("users", "group", "b"): 1}) == {
+    assert host_scene._find_marks(
+        known, {("users", "group", "a"): 0, ("users", "group", "b"): 1}
+    ) == {
         0: Mark(DRIFTED, "error, group a: gid declared 1, observed 2"),
         1: Mark(CHANGED, "group b changed: gid 1 -> 2"),
     }

@@ -12,7 +12,6 @@ from harness.account_files import GROUP, PASSWD, Files
 from harness.drifting import checking
 from harness.observing import history, observed
 
-from opdbus.cli import drifting
 from opdbus.drift import network_values, rule_table, word_values
 from opdbus.drift.field_comparison import compare
 from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
@@ -21,6 +20,7 @@ from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.platform.tasks import cancel, start
 from opdbus.wording import change_words
+from opdbus.wording.drift_words import describe_row
 
 # What one word says of an object, such as whether it runs: no lists.
 ONE_WORD = {
@@ -131,7 +131,7 @@ def test_drift_says_where_more_is_allowed(name: str) -> None:
     """The messages of drift and history about a list that is compared in part say so."""
     fields = [(name, '["ro"]', '"rw"', "warning")]
     row = ("/org/opdbus/state/mounts/mount/_2fsrv", "drift", "warning", 0, 0.0, fields)
-    assert list(drifting.describe_row(row)) == [
+    assert list(describe_row(("mounts", "mount", "/srv"), row)) == [
         ("warning", f"mount /srv: {name} declared at least ro, observed rw")
     ]
     change = {"plugin": "mounts", "kind": "mount", "name": "/srv", "what": "drift", "cause": ""}

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from opdbus.bus import paths
 from opdbus.cli import status
 from opdbus.cli.daemon_calls import name_of_path
-from opdbus.cli.drifting import COLOURS, describe_row
+from opdbus.cli.drifting import COLOURS
 from opdbus.cli.find_objects import name_of_row
 from opdbus.cli.top.terminal import (
     Line,
@@ -26,6 +27,7 @@ from opdbus.cli.top.view import Entry, Page, View
 from opdbus.errors import blame
 from opdbus.platform import timestamps
 from opdbus.wording import change_lines, change_words
+from opdbus.wording.drift_words import describe_row
 
 if TYPE_CHECKING:
     from opdbus.cli.top.feed import Facts
@@ -133,7 +135,7 @@ def drift_entries(
     for row in facts.drifts:
         path, _, _, since, *_ = row
         at = f", since {format_clock(since, now)}" if since and not is_short else ""
-        for number, (severity, text) in enumerate(describe_row(row)):
+        for number, (severity, text) in enumerate(describe_row(paths.parse(row[0]), row)):
             label = Piece(f"  {severity}", COLOURS.get(severity, "cyan"))
             lines = _labelled_lines(label, text + at, columns, is_short=is_short)
             yield Entry((path, number), lines, path)
