@@ -11,11 +11,11 @@ import pytest
 from harness.house import beside
 
 from opdbus.index.catalogue.entry_view import EntryView
-from opdbus.index.catalogue.value_array import ValueArray, decode, encode
 from opdbus.index.fields import field_index, field_reader
 from opdbus.index.fields.field_column import FieldColumn
 from opdbus.index.fields.field_index import FieldIndex
 from opdbus.index.fields.field_reader import FieldReader
+from opdbus.index.fields.value_array import ValueArray, decode, encode
 from opdbus.index.query import condition_matching
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import IS, OPERATORS, AllOf, Condition, number

@@ -1,6 +1,6 @@
 """In-memory table of all entries, found by identity, object id, name, source and kind."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal, TypeAlias
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import UnknownObject
-from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
+from opdbus.index.catalogue.entry_view import NOTHING, EntryRefs, EntryView
 from opdbus.index.catalogue.text_table import TextTable
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Entry
@@ -49,6 +49,8 @@ class Catalogue:
         self._membership_version = 0
         # `_membership_version` when listed last, and all objects in order
         self._listed: tuple[int, Sequence[ObjectId]] = 0, ()
+        # `view.version` when they were looked for last, and the entries of shared objects
+        self._shared = 0, NOTHING
 
     def __len__(self) -> int:
         """Return the number of objects, not of entries."""
@@ -174,11 +176,13 @@ class Catalogue:
 
     def shared(self) -> EntryRefs:
         """Return all entries of the objects that several sources report."""
-        view, end = self.view, self.view.end
-        places = np.flatnonzero(view.ids[:end])
-        of_object = view.firsts[places]
-        places = places[np.bincount(of_object, minlength=end)[of_object] > 1]
-        return EntryRefs(places, view.ids[places])
+        view = self.view
+        if self._shared[0] != view.version:
+            places = np.flatnonzero(view.ids)
+            of_object = view.firsts[places]
+            places = places[np.bincount(of_object)[of_object] > 1]
+            self._shared = view.version, EntryRefs(places, view.ids[places])
+        return self._shared[1]
 
     def is_shared(self, object_id: ObjectId) -> bool:
         """Return whether several sources report an object."""
@@ -239,31 +243,17 @@ class Catalogue:
         Keys of `wanted` are FILTER_KEYS. `within` restricts the entries. Takes a tenth of a second
         for 100,000 objects: call it on a worker thread.
         """
-        if within is not None or "name" in wanted:
-            met, names = self.among(wanted, within), dict[KindId, set[str]]()
-            for plugin, kind, name in self.view.object_ids(met.places) if met else ():
-                names.setdefault((plugin, kind), set()).add(name)
+        version, met = self._membership_version, self.among(wanted, within)
+        if met is not None:
+            names = defaultdict[KindId, set[str]](set)
+            for entry in filter(None, map(self.view.at, met.places.tolist())):
+                _, plugin, kind, name = entry.identity
+                names[plugin, kind].add(name)
             return _in_order(names)
-        if wanted:
-            return _in_order(self._names(wanted))
-        version = self._membership_version
         if self._listed[0] != version:
-            self._listed = version, _in_order(self._names(wanted))
+            every = {kind: [*of_kind] for kind, of_kind in self._objects.copy().items()}
+            self._listed = version, _in_order(every)
         return self._listed[1]
-
-    def _names(self, wanted: Mapping[str, str]) -> dict[KindId, list[str]]:
-        """Return the names of objects, by kind, with the wanted source, plugin and kind."""
-        source = wanted.get("source")
-        own = {key: value for key, value in wanted.items() if key != "source"}
-        return {
-            kind: [
-                name
-                for name in [*of_kind]
-                if source is None or any(e.identity.source == source for e in of_kind.get(name, ()))
-            ]
-            for kind, of_kind in self._objects.copy().items()
-            if matches(ObjectId(*kind, ""), own)
-        }
 
     def among(self, wanted: Mapping[str, str], within: EntryRefs | None) -> EntryRefs | None:
         """Return the entries `within` that have all wanted values, in the order of their places.

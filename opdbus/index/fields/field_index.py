@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from opdbus.index.catalogue.arrays import append_rows
 from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.catalogue.text_table import NO_ROW
-from opdbus.index.catalogue.value_array import encode
 from opdbus.index.fields.field_column import FieldColumn
+from opdbus.index.fields.value_array import encode
 from opdbus.state import fields
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Identity, Json
