@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain, repeat
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -213,8 +214,7 @@ class Catalogue:
     def of_kinds(self, kinds: Iterable[KindId]) -> Iterator[ObjectId]:
         """Yield the objects of (plugin, kind) pairs, in no order; those removed may be missing."""
         for kind in kinds:
-            for name in [*self._objects.get(kind, ())]:
-                yield ObjectId(*kind, name)
+            yield from _object_ids(kind, [*self._objects.get(kind, ())])
 
     def object_ids_of(self, source: str) -> Iterator[ObjectId]:
         """Yield the objects of a source, in no order."""
@@ -297,4 +297,10 @@ def _rank(entry: Entry) -> int:
 
 def _in_order(names: Mapping[KindId, Iterable[str]]) -> list[ObjectId]:
     """Return the objects with these names by kind, in listing order."""
-    return [ObjectId(*kind, name) for kind in sorted(names) for name in sorted(names[kind])]
+    ordered = (_object_ids(kind, sorted(names[kind])) for kind in sorted(names))
+    return [*chain.from_iterable(ordered)]
+
+
+def _object_ids(kind_id: KindId, names: Iterable[str]) -> Iterator[ObjectId]:
+    plugin, kind = kind_id
+    return map(ObjectId, repeat(plugin), repeat(kind), names)
