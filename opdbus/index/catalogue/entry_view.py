@@ -129,7 +129,7 @@ class EntryView:
         for name in _COLUMNS:
             getattr(self, name)[place] = 0
         self.entries[place] = None
-        # last, so that concurrent readers find the id gone before the names
+        # last, so that concurrent readers find the id gone before the kind
         self._release_source_kind(source_kind_id)
         self._free.append(place)
         self.version += 1

@@ -1,6 +1,7 @@
 """Evaluation of conditions on the column index, for objects of one or several sources."""
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -23,15 +24,16 @@ class FieldRows:
         self, index: FieldIndex, view: EntryView, shared: EntryRefs, left: EntryRefs
     ) -> None:
         self._index = index
-        self._view = view
         self._end, self._is_current = index.snapshot()
         for entries in (left, shared):
             rows = index.rows_of(entries)
             self._is_current[rows[rows >= 0]] = False
         # rows of the entries of shared objects, -1 where the entry itself must be checked
         self._of_shared = np.where(np.isin(shared.ids, left.ids), -1, rows)
-        # the first entry of the object of each of them
-        self._firsts = view.firsts[shared.places].astype(np.intp)
+        # the place of the first entry of the object of each of them, and these entries
+        self._firsts = view.firsts[shared.places]
+        self._shared = distinct(self._firsts)
+        self._entries = [*map(view.at, self._shared.tolist())]
 
     def look(self, conditions: Sequence[Condition]) -> tuple[EntryRefs, Sequence[ObjectId]]:
         """Return the entries that meet all conditions, and the shared objects that may meet them.
@@ -39,11 +41,12 @@ class FieldRows:
         Shared objects are those that several sources report; none of their entries is returned.
         """
         is_met, is_known = self._is_current, self._of_shared >= 0
-        wanted = distinct(self._firsts)
+        is_wanted = np.ones(len(self._shared), np.bool_)
         for condition in conditions:
             met, perhaps = self._index.meeting(condition, self._end)
             is_met &= met
             may = ~is_known
             may[is_known] = perhaps[self._of_shared[is_known]]
-            wanted = wanted[np.isin(wanted, self._firsts[may])]
-        return self._index.refs_of(is_met), self._view.object_ids(wanted)
+            is_wanted &= np.isin(self._shared, self._firsts[may])
+        wanted = compress(self._entries, is_wanted)
+        return self._index.refs_of(is_met), [one.identity.object_id for one in wanted if one]
