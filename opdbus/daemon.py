@@ -92,7 +92,6 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     except OpDbusError as error:
         return _report_failure(error, environ)
     gc_tuning.limit_fragmentation()
-    gc_tuning.keep_searches_short()
     sys.setswitchinterval(_TURN_SECONDS)
     with closing(log.configure(settings, environ)) as lines:
         try:
@@ -172,6 +171,7 @@ class Daemon:
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
+            gc_tuning.keep_searches_short()
             self._compose()
             self._expose()
             await self._serve()

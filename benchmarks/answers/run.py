@@ -48,7 +48,6 @@ from harness import EXAMPLE, ROOT, parse, write
 from opdbus import config
 from opdbus.drift.batch_comparison import PairedDeclarations
 from opdbus.drift.pairs import Pairs
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import query_parser
 from opdbus.index.ranking.confidence import (
     Features,
@@ -191,8 +190,8 @@ async def finding(
         yield Finder(vectors), memory
 
 
-def _identities(objects: Iterable[StateObject]) -> IdentityHashSet:
-    return IdentityHashSet({each.identity for each in objects})
+def _identities(objects: Iterable[StateObject]) -> set[Identity]:
+    return {each.identity for each in objects}
 
 
 async def vectorize(vectors: ObjectVectors) -> None:

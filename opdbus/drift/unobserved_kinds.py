@@ -40,22 +40,20 @@ class UnobservedKinds:
         """Register objects of kinds that cannot be observed yet; return the rest in the plan."""
         kind_ids, left, times = set[KindId](), list[ObjectId](), list[int]()
         observed = {of[1:] for of in self._catalogue.view.source_kinds if of[0] not in {"", FILE}}
-        place_of = dict(zip(object_ids, self._catalogue.places(object_ids), strict=True))
         for kind_id, group in groupby(object_ids, _KIND_ID):
             same = list(group)
             if not self._is_unobserved(kind_id, observed):
                 left += same
                 continue
-            taken, at = list[ObjectId](), list[int]()
+            taken = list[ObjectId]()
             for object_id in same:
-                place = place_of[object_id]
-                if place >= 0 and not transitions.knows(object_id):
+                entries = self._catalogue.entries(object_id)
+                if entries and not transitions.knows(object_id):
                     taken.append(object_id)
-                    at.append(place)
+                    times.append(entries[0].updated_at)
                 else:
                     left.append(object_id)
             kind_ids |= self._declare(kind_id, taken)
-            times += self._catalogue.view.times[at].tolist()
         return ActivationPlan(kind_ids, min(times, default=0), left)
 
     def _is_unobserved(self, kind_id: KindId, observed: AbstractSet[KindId]) -> bool:

@@ -63,7 +63,8 @@ async def surveys(store: StateStore, wanted: Mapping[str, str], run: Run) -> Seq
 
     async for items in condition_matching.read_parts(store, clause, None, alone):
         await run(partial(add, items))
-    shared = [one for one in catalogue.shared().object_ids if matches(one, wanted)]
+    every = (one for one in catalogue.all_object_ids() if matches(one, wanted))
+    shared = [*filter(catalogue.is_shared, every)]
     for part in slices(shared, _AT_A_TIME):
         about, contents = await store.read_objects(part)
         items = []

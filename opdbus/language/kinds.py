@@ -14,7 +14,7 @@ from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.language.synonyms import gloss
 
 if TYPE_CHECKING:
-    from opdbus.state.object import ObjectId
+    from opdbus.state.object import Identity, ObjectId
 
 # Rows of the table that an object belongs to or a question names, one bit each.
 Kinds: TypeAlias = int
@@ -74,7 +74,7 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def of_object(object_id: ObjectId) -> tuple[Kinds, float]:
+def of_object(object_id: ObjectId | Identity) -> tuple[Kinds, float]:
     """Return the rows of an object, and its penalty where none of them is asked for."""
     part, name = "", object_id.name
     if object_id.kind == "unit":

@@ -8,20 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from harness.running import Running, calling, replace
 from test_child import _child, _children, _ends, _watched
 
 from opdbus.errors import StateFileError
 from opdbus.index.database import record_process
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.models.child import ChildFailed
 from opdbus.state.file import StateFile, signature
-from opdbus.state.object import Identity
 
 MODULE = "opdbus.index.database.record_process"
 # More than the pipe from the child holds.
@@ -47,10 +44,6 @@ def _content(count: int = 50) -> dict[str, Any]:
 def _written(path: Path, content: dict[str, Any]) -> Path:
     replace(path, json.dumps(content))
     return path
-
-
-def _are(present: IdentityHashSet, identities: set[Identity]) -> bool:
-    return bool(np.array_equal(present.keys(), IdentityHashSet(identities).keys()))
 
 
 async def _loaded(folder: Path, path: Path, large: int) -> tuple[Any, ...]:
@@ -103,7 +96,7 @@ def test_a_child_that_ends_before_is_no_loss(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     identities = {first.identity, *(one.identity for one in found)}
     assert identities == StateFile(path).read()[0]
-    assert _are(present, identities)
+    assert present == identities
     assert file.read()[1] == []
 
 

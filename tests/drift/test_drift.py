@@ -17,7 +17,6 @@ from opdbus.drift.transition_filter import DriftState
 from opdbus.errors import StateFileError
 from opdbus.history import row_filter
 from opdbus.history.change import Cause, take_severity
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.selection import select_observers
@@ -742,9 +741,7 @@ async def test_many_declared_objects_hold_the_loop_shortly(tmp_path: Path) -> No
     """Look at few things at a time, whatever number is declared."""
     async with checking(tmp_path) as checked:
         items = [StateObject(Identity(FILE, "p", "k", f"n{n}"), {"a": n}) for n in range(1000)]
-        await checked.memory.replace(
-            FILE, IdentityHashSet({item.identity for item in items}), items
-        )
+        await checked.memory.replace(FILE, {item.identity for item in items}, items)
         seen = [StateObject(i.identity._replace(source="publish:x"), {"a": 7}) for i in items]
         await checked.memory.publish(seen, 0)
         turns = 0

@@ -11,7 +11,6 @@ from harness.observing import Clock
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import DriftTransition
 from opdbus.history.change import Cause
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.file import StateFile
@@ -41,7 +40,7 @@ class Checked:
         path.write_text(json.dumps({"version": 1, "plugins": plugins}))
         file = StateFile(path)
         present, objects = file.read()
-        await self.memory.replace(FILE, IdentityHashSet(present), objects)
+        await self.memory.replace(FILE, present, objects)
         self.memory.notify(Claimed(file.claims))
 
     async def observe(

@@ -11,7 +11,6 @@ from harness.running import PATIENCE_SECONDS, work_of
 from opdbus.config import Config, load
 from opdbus.engine.opening import open_level
 from opdbus.engine.sessions import open_session
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, SearchRequest
 from opdbus.index.state_store.events import Vectorized
@@ -73,9 +72,7 @@ class House:
 
     async def declare(self, *objects: StateObject) -> Any:
         """Make these all that the state file declares."""
-        return await self.memory.replace(
-            FILE, IdentityHashSet({o.identity for o in objects}), objects
-        )
+        return await self.memory.replace(FILE, {o.identity for o in objects}, objects)
 
     @asynccontextmanager
     async def indexing(self, **indexer: Any) -> AsyncIterator[None]:
@@ -145,7 +142,7 @@ def search_words(
         async with StateStore(folder / "memory.db") as memory:
             for source in {item.identity.source for item in objects}:
                 mine = [item for item in objects if item.identity.source == source]
-                identities = IdentityHashSet({item.identity for item in mine})
+                identities = {item.identity for item in mine}
                 await memory.replace(source, identities, mine)
             finder = Finder(ObjectVectors(memory, Serving(load({}))))
             every = [

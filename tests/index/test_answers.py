@@ -11,7 +11,6 @@ from harness.house import search_words
 from harness.running import PATIENCE_SECONDS
 
 from opdbus.config import load
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Store
 from opdbus.index.query import spelling
 from opdbus.index.ranking.confidence import Features, LogisticModel, logistic_models, rate
@@ -95,7 +94,7 @@ def asked(folder: Path, work: Callable[[StateStore], Awaitable[T]]) -> T:
 
     async def main() -> T:
         async with StateStore(folder / "db") as memory:
-            await memory.replace(FILE, IdentityHashSet({each.identity for each in UNITS}), UNITS)
+            await memory.replace(FILE, {each.identity for each in UNITS}, UNITS)
             return await work(memory)
 
     return asyncio.run(main())
@@ -182,7 +181,7 @@ def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
     """Find what a host of fourteen objects has, and refuse most questions about what it lacks."""
 
     async def refused(memory: StateStore) -> list[bool]:
-        await memory.replace(FILE, IdentityHashSet({each.identity for each in SMALL}), SMALL)
+        await memory.replace(FILE, {each.identity for each in SMALL}, SMALL)
         async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)

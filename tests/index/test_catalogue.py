@@ -1,7 +1,10 @@
 """Entries that come many at a time are taken as if they came one by one."""
 
 import random
-from collections.abc import Collection, Sequence
+import sys
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -40,15 +43,14 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         {object_id: catalogue.entries(object_id) for object_id in object_ids},
         +catalogue.sources,
         catalogue.kinds,
-        {*catalogue.shared().object_ids},
-        [len(catalogue), len(texts), layer.missing_object_count, layer.filled, {*texts.unused()}],
+        {entry.id: entry for entry in map(catalogue.view.at, catalogue.shared().places)},
+        [len(catalogue), len(texts), layer.filled, {*texts.unused()}],
+        catalogue.view.count_objects(catalogue.view.of_source_kinds(lambda _: True)),
         {*texts.missing_texts(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
         catalogue.existing(entry.identity for entry in catalogue)
         == {entry.identity: entry for entry in catalogue},
         catalogue.existing([Identity("live:none", *object_id) for object_id in object_ids]),
-        catalogue.places([*object_ids])
-        == [catalogue.places([object_id])[0] for object_id in object_ids],
     ]
 
 
@@ -125,7 +127,7 @@ def test_texts_that_change_again_and_again_take_no_more_room(is_layered: bool) -
         catalogue.texts.forget(catalogue.texts.unused())
         assert len(catalogue.texts) == len(named)
         assert max(catalogue.texts.find_each(digests)) <= 2 * len(named)
-        assert layer is None or layer.missing_object_count == len(named)
+        assert layer is None or catalogue.texts.count_missing(layer) == len(named)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +152,50 @@ def test_a_service_is_found_without_its_suffix(name: str, service: str | None) -
         catalogue.put([_entry(number, identity, chance)])
     found = [entry for place in catalogue.named(name) if (entry := catalogue.view.at(place))]
     assert [entry.identity.name for entry in found] == ([service] if service else [])
+
+
+@pytest.fixture
+def short_turns() -> Iterator[None]:
+    """Have threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_others_read_what_stays_while_one_changes() -> None:
+    """List and find what stays, and nothing else in its place, while others come and go."""
+    catalogue, chance = Catalogue(Usage()), random.Random(2)  # noqa: S311 -- no secret
+    stays = _entry(1, Identity(FILE, "p", "a", "stays"), chance)
+    catalogue.put([stays])
+    object_id, view = stays.identity.object_id, catalogue.view
+
+    def read() -> None:
+        while not ends.is_set():
+            assert catalogue.entries(object_id)[0] == catalogue.get(stays.identity) == stays
+            for wanted in ({}, {"kind": "a"}, {"source": FILE}, {"name": "stays"}):
+                assert object_id in catalogue.object_ids(wanted)
+            assert object_id in catalogue.names_containing("STAYS")
+            assert object_id in catalogue.object_ids_of(FILE)
+            assert (("p", "a") in catalogue.kinds, stays in [*catalogue]) == (True, True)
+            assert "p" in catalogue.children(())
+            assert "stays" in catalogue.children(("p", "a"))
+            assert [view.at(place) for place in catalogue.named("stays")] == [stays]
+            refs = catalogue.refs_of(catalogue.all_object_ids())
+            assert view.at(int(refs.places[refs.ids == stays.id][0])) == stays
+
+    ends = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        try:
+            for step in range(300):
+                names = [f"n{chance.randrange(40)}" for _ in range(5)]
+                identities = {Identity(chance.choice(SOURCES), f"p{step}", "a", n) for n in names}
+                batch = [_entry(10 * step + n, one, chance) for n, one in enumerate(identities, 2)]
+                catalogue.put(batch)
+                catalogue.remove(batch)
+        finally:
+            ends.set()
+        for reader in readers:
+            reader.result()

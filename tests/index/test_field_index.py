@@ -2,8 +2,6 @@
 
 import asyncio
 import random
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,11 @@ import pytest
 from harness.house import beside
 
 from opdbus.index.catalogue.entry_view import EntryView
-from opdbus.index.catalogue.hash_table import HashTable
-from opdbus.index.catalogue.name_array import NameArray
-from opdbus.index.catalogue.text_table import TextTable
-from opdbus.index.catalogue.value_array import ValueArray, decode, encode
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.fields import field_index, field_reader
 from opdbus.index.fields.field_column import FieldColumn
 from opdbus.index.fields.field_index import FieldIndex
 from opdbus.index.fields.field_reader import FieldReader
+from opdbus.index.fields.value_array import ValueArray, decode, encode
 from opdbus.index.query import condition_matching
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import IS, OPERATORS, AllOf, Condition, number
@@ -102,7 +96,7 @@ async def change(memory: StateStore, chance: random.Random) -> None:
         ]
         kept = {e.identity for e in memory.catalogue.of_source(source) if chance.random() < 0.7}
         present = kept | {item.identity for item in objects}
-        await memory.replace(source, IdentityHashSet(present), objects)
+        await memory.replace(source, present, objects)
         moving = [o.identity for o in objects if source.startswith("live")]
         memory.volatile.drop(one for one in moving if chance.random() < 0.3)
         memory.volatile.put(
@@ -188,7 +182,7 @@ async def test_what_is_to_be_read_anew_meanwhile_is(
 
 def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
     """Leave out what is gone, also where something else has come in its place."""
-    view = EntryView(TextTable())
+    view = EntryView()
     assert not len(view.existing(view.refs_of([7])))
     index = FieldIndex(view)
     index.publish(index.write([(1, Identity("", "", "", "gone"), {"a": 1})]))
@@ -246,77 +240,3 @@ def test_spans_of_time_are_found_however_they_are_written(field: str, asked: str
     column.mark(found, condition)
     met = [row for row, value in enumerate(values) if condition.is_met_by([value])]
     assert np.flatnonzero(found).tolist() == met
-
-
-def test_names_are_those_that_were_put() -> None:
-    """Give each place the name that was put there last, however often there was another."""
-    chance, names = random.Random(3), NameArray()  # noqa: S311 -- no secret
-    expected = [f"ü{n}" for n in range(50)]
-    encoded = [name.encode() for name in ("lost", *expected)]
-    sizes = np.array([*map(len, encoded)], np.uint32)
-    at = np.arange(1, len(encoded))
-    names.add(bytearray(b"".join(encoded)), sizes, at, at - 1)
-    for step in range(4000):
-        place, name = chance.randrange(len(expected) + 1), "x" * chance.randrange(80) + str(step)
-        names.put(place, name)
-        expected[place : place + 1] = [name]
-    assert names.of(range(len(expected))) == expected
-    assert names[3] == expected[3]
-
-
-def test_a_table_finds_what_a_dict_would() -> None:
-    """Find the numbers of each key after any adding and removing, one by one and many at once."""
-    chance, table = random.Random(7), HashTable()  # noqa: S311 -- no secret
-    expected: dict[int, set[int]] = {}
-    keys = [chance.choice((5, 1 << 63, chance.randrange(1 << 64))) for _ in range(3000)]
-    table.add_each(np.array(keys[:1000], np.uint64), np.arange(1000))
-    for at, key in enumerate(keys):
-        expected.setdefault(key, set()).add(at)
-        if at >= 2000:
-            table.add(key, at)
-        elif at >= 1000 and at % 100 == 0:
-            more = np.arange(at, at + 100)
-            table.add_each(np.array(keys[at : at + 100], np.uint64), more)
-        if at % 3 == 0:
-            gone = chance.choice([*expected])
-            table.remove(expected[gone].pop())
-            expected = {one: held for one, held in expected.items() if held}
-    assert len(table) == sum(map(len, expected.values()))
-    assert all(set(table.find(key)) == expected.get(key, set()) for key in [*keys, 1, 2])
-    found = table.find_each(np.array([*expected, 1, 2], np.uint64)).tolist()
-    assert all(one in held for one, held in zip(found, expected.values(), strict=False))
-    assert found[-2:] == [-1, -1]
-
-
-@pytest.fixture
-def short_turns() -> Iterator[None]:
-    """Have threads take turns as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("short_turns")
-def test_others_read_names_that_stay_while_one_puts_more() -> None:
-    """What is gone is left out again and again, and no reader sees another name meanwhile."""
-    names = NameArray()
-    names.put(1, "a name that stays")
-    ends = threading.Event()
-    wrong: list[str] = []
-
-    def read() -> None:
-        while not ends.is_set():
-            wrong.extend(name for name in (names[1], *names.of([1])) if name != "a name that stays")
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for number in range(2000):
-            # of another length, so that what stays is moved when the long one has gone
-            names.put(0, "x" * (number % 50))
-            names.put(2, f"{number:0100000d}")
-    finally:
-        ends.set()
-        reader.join()
-    assert not wrong

@@ -12,7 +12,6 @@ from opdbus.engine.batching import Rank
 from opdbus.engine.provider import Session
 from opdbus.engine.sessions import open_session
 from opdbus.errors import NoVector, ProviderError, UnknownObject
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, SearchRequest
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -128,7 +127,7 @@ async def test_what_takes_the_place_of_what_met_a_condition_is_not_found(made: H
 
     class Changing(ObjectVectors):
         async def ask(self, question: str, priority: Rank = Rank.FEW) -> Any:
-            await self.memory.replace(FILE, IdentityHashSet({o.identity for o in after}), after)
+            await self.memory.replace(FILE, {o.identity for o in after}, after)
             return await super().ask(question, priority)
 
     after = [unit("other", "the mail"), *units(4)]

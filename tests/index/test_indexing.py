@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 
 from opdbus.engine.provider import Session
 from opdbus.engine.sessions import open_session
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed, Vectorized
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, ObjectId
@@ -135,7 +134,7 @@ class Forgetful(StateStore):
         """Return texts, and let objects go."""
         found = await super().texts(digests)
         stays = {entry.identity for entry in self.catalogue if entry.identity.name == "stays"}
-        await self.replace(FILE, IdentityHashSet(stays), [])
+        await self.replace(FILE, stays, [])
         return found
 
 

@@ -11,7 +11,6 @@ from harness.house import OTHER, OWNER, ROOT, House, lived, observed, unit, unit
 
 from opdbus.config import Config
 from opdbus.errors import AccessDenied, StoreError, UnknownObject
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, ObjectId, StateObject
@@ -37,7 +36,7 @@ def test_a_large_state_file_is_written_in_parts(
                 yield item
 
         present = {item.identity for item in units(7)}
-        count = await made.memory.replace(FILE, IdentityHashSet(present), read())
+        count = await made.memory.replace(FILE, present, read())
         parts = [len(event.changes) for event in made.events if isinstance(event, Changed)]
         assert (parts, found[:4], count) == ([2, 2, 2, 2], [1, 1, 1, 1], 8)
         assert found[6] >= 3
@@ -67,14 +66,12 @@ def test_what_can_wait_for_a_large_state_file_waits_for_it(
                 yield item
 
         present = {item.identity for item in units(9)}
-        await memory.replace(FILE, IdentityHashSet(present), read())
+        await memory.replace(FILE, present, read())
         assert seen[:4] == [True] * 4
         assert seen[6:] == [False] * 3
         await memory.fields.is_read.wait()
         with pytest.raises(AssertionError):
-            await memory.replace(
-                FILE, IdentityHashSet(present), read(failing=units(9)[7].identity.name)
-            )
+            await memory.replace(FILE, present, read(failing=units(9)[7].identity.name))
         assert calm.is_set()
         reading.cancel()
 

@@ -17,7 +17,6 @@ from harness.running import (
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import AccessDenied, LimitsExceeded
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import Quota, Usage
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, Identity, ObjectId, StateObject
@@ -105,7 +104,7 @@ async def test_what_passes_frees_its_room(memory: StateStore) -> None:
 async def test_a_file_declares_without_limit(memory: StateStore) -> None:
     """Count nothing that the state file declares."""
     declared = [unit(f"d{n}", source=FILE) for n in range(50)]
-    await memory.replace(FILE, IdentityHashSet({item.identity for item in declared}), declared)
+    await memory.replace(FILE, {item.identity for item in declared}, declared)
     await memory.publish(units(10), ROOT)
 
 

@@ -18,7 +18,6 @@ from harness.running import STATE, STATE_PATH, Caller, Running, calling, state_f
 from opdbus.errors import StoreError
 from opdbus.history.row_filter import MAX_INT64, Filter, Reader
 from opdbus.index.database.database import Damaged
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.storage import recovery
 from opdbus.state import redact
@@ -285,7 +284,7 @@ def test_declared_objects_survive_without_their_file(tmp_path: Path) -> None:
 
     async def declare(memory: StateStore) -> None:
         item = StateObject(Identity(FILE, "systemd", "unit", "a"), {"description": "text"})
-        await memory.replace(FILE, IdentityHashSet({item.identity}), [item])
+        await memory.replace(FILE, {item.identity}, [item])
 
     run(tmp_path, declare)
     without_table(tmp_path / "memory.db")

@@ -16,7 +16,6 @@ from harness.tiny import write_tiny_model
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding
 from opdbus.errors import InvalidArgs, ModelError
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Score
 from opdbus.index.search.finder import Finder
@@ -141,7 +140,7 @@ async def test_search_with_another_level(both: Config) -> None:
         memory.notify = told.put_nowait
         indexing = asyncio.create_task(Indexer(vectors).run())
         objects = units(60)
-        await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
+        await memory.replace(FILE, {o.identity for o in objects}, objects)
         while vectors.missing_object_count():
             await told.get()
         finder = Finder(vectors, Reranker(serving))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from opdbus.errors import StoreError
 from opdbus.index.database.store import Record, Store
 from opdbus.index.query import query_terms
-from opdbus.state.object import Identity
+from opdbus.state.object import DIGEST_BYTES, Identity
 
 # the questions only read, so that one database serves them all
 _SHARED = HealthCheck.function_scoped_fixture
@@ -32,7 +32,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def record(name: str, text: str = "a text", *, transient: bool = False, words: str = "") -> Record:
     """Make a record of an object."""
     identity = Identity("file", "systemd", "unit", name)
-    return Record(identity, 0, "{}", text, words, f"print of {text}", text.encode(), 1, transient)
+    hashed = text.encode().ljust(DIGEST_BYTES)[:DIGEST_BYTES]
+    return Record(identity, 0, "{}", text, words, f"print of {text}", hashed, 1, transient)
 
 
 def put(store: Store, *records: Record) -> None:
@@ -86,7 +87,7 @@ def test_an_object_keeps_its_id_when_it_changes(store: Store) -> None:
     (before,) = store.entries()
     put(store, record("a", "new words"))
     (after,) = store.entries()
-    assert (before.id, before.text_digest) == (after.id, b"old words")
+    assert (before.id, before.text_digest) == (after.id, b"old words".ljust(DIGEST_BYTES))
     assert store.words.match(["new"], 10)
     assert not store.words.match(["old"], 10)
 
@@ -147,9 +148,10 @@ def test_advice_knows_extended_codes(store: Store) -> None:
 def test_unused_vectors_are_pruned(store: Store) -> None:
     """Delete exactly the vectors whose text no object has, all in parts or those of some."""
     put(store, record("a", "used"))
-    digests = [b"used", b"gone", b"used", b"\xff" * 16, bytes(16), b"gone"]
+    used = record("a", "used").text_digest
+    digests = [used, b"gone", used, b"\xff" * 16, bytes(16), b"gone"]
     store.put_vectors([bytes([n]) for n in range(6)], digests, np.ones((6, 2), np.float32))
-    assert store.forget_vectors([b"used", bytes(16), b"never"]) == {bytes(16)}
+    assert store.forget_vectors([used, bytes(16), b"never"]) == {bytes(16)}
     assert [key[0] for key, _, _ in store.vectors()] == [0, 1, 2, 3, 5]
     for first in range(256):
         store.prune_vectors(first)

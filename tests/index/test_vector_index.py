@@ -16,11 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.index.catalogue.arrays import PlainRows, RoundedRows, VectorStorage
+from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.catalogue.text_table import TextTable
+from opdbus.index.database.quota import Usage
+from opdbus.index.database.store import Entry
 from opdbus.index.ranking.scores import TYPICAL_BASELINE, CosineBaseline
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.index.vectors.vector_index import MANY, VectorIndex
-from opdbus.state.object import ObjectId
+from opdbus.state.object import Identity
 
 # How far vectors and cosines may be off, of 8 dimensions.
 KINDS = pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def _key(number: int) -> bytes:
 
 def _view(index: VectorIndex, digests: Sequence[bytes]) -> Any:
     texts = np.array([index.texts.find(each) for each in digests], np.int32)
-    return SimpleNamespace(texts=texts, entries=digests, version=object())
+    return SimpleNamespace(texts=texts, end=len(digests), version=object())
 
 
 @KINDS
@@ -118,6 +121,14 @@ def test_what_is_forgotten_takes_no_room(
 _TEXTS = [n.to_bytes(16, "little") for n in range(6)]
 
 
+def _entries(number: int, texts: set[bytes]) -> list[Entry]:
+    identities = [Identity(f"publish:{at}", "p", "k", str(number)) for at in range(len(texts))]
+    return [
+        Entry(10 * number + at, identity, 0, "", text, updated_at=0, transient=False)
+        for at, (identity, text) in enumerate(zip(identities, sorted(texts), strict=True), 1)
+    ]
+
+
 @given(
     st.lists(
         st.one_of(
@@ -130,13 +141,16 @@ _TEXTS = [n.to_bytes(16, "little") for n in range(6)]
 )
 def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]) -> None:
     """Know after any changes how many things wait, and for which texts, without counting."""
-    texts, rows, object_ids = TextTable(), _unit(6), dict[ObjectId, set[bytes]]()
+    catalogue, rows, object_ids = Catalogue(Usage()), _unit(6), dict[int, set[bytes]]()
+    texts = catalogue.texts
     index = VectorIndex("", 8, texts)
     for number, given_texts in steps:
         if number >= 0:
-            object_id = ObjectId("p", "k", str(number))
-            texts.change(object_id, [*object_ids.pop(object_id, ())], [*given_texts])
-            object_ids |= {object_id: given_texts} if given_texts else {}
+            # each text by a source of its own
+            before = _entries(number, object_ids.pop(number, set()))
+            catalogue.put(_entries(number, given_texts))
+            catalogue.remove(before[len(given_texts) :])
+            object_ids |= {number: given_texts} if given_texts else {}
         elif number == -1:
             asyncio.run(
                 index.add(sorted(given_texts), rows[[each[0] for each in sorted(given_texts)]])
@@ -146,11 +160,11 @@ def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]
             index.drop(given_texts)
             asyncio.run(index.shrink())
         lacking = {each for held in object_ids.values() for each in held if each not in index}
-        assert index.missing_object_count == sum(
+        assert index.missing_object_count(catalogue.view) == sum(
             not held.isdisjoint(lacking) for held in object_ids.values()
         )
         assert set(index.missing_texts(9)) == lacking
-        assert texts.object_ids == len(object_ids)
+        assert len(catalogue) == len(object_ids)
 
 
 def _keys(rows: int) -> list[bytes]:

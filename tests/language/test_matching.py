@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from harness.house import search_words
 
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import condition_matching, query_parser
 from opdbus.index.ranking.scores import NAME_BOOST, OVERLAP_WEIGHT
 from opdbus.index.state_store.state_store import StateStore
@@ -65,9 +64,7 @@ def run(
         async with StateStore(folder / "memory.db") as memory:
             for source in {item.identity.source for item in objects}:
                 mine = [item for item in objects if item.identity.source == source]
-                await memory.replace(
-                    source, IdentityHashSet({item.identity for item in mine}), mine
-                )
+                await memory.replace(source, {item.identity for item in mine}, mine)
             before = await work(memory)
             await memory.fields.catch_up()
             assert not memory.fields.unread().ids

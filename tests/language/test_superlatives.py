@@ -9,7 +9,6 @@ from harness.remembering import run
 from harness.running import work_of
 
 from opdbus.config import load
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import extremes
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import SearchRequest
@@ -122,7 +121,7 @@ def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:
             wished = [
                 mount(name, FILE, used_percent=n, size_gb=n) for name, n in (("/", 1), ("/w", 99))
             ]
-            await memory.replace(FILE, IdentityHashSet({one.identity for one in wished}), wished)
+            await memory.replace(FILE, {one.identity for one in wished}, wished)
             seen = [mount(name, "live:filesystems", fstype="ext4") for name in ("/", "/srv")]
             moved = zip((one.identity for one in seen), (71, 40), strict=True)
             await memory.observe(seen, set(), {one: {"used_percent": n} for one, n in moved})

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from harness.observing import Host, history, observed, rows
 
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.observe.core.report import Observer
 from opdbus.observe.host.config_files import (
     MAX_FILES,
@@ -347,7 +346,7 @@ async def declare(host: Host, *names: object) -> None:
     """Take in a state file that has these files."""
     identities = [Identity(FILE, "files", "file", str(name)) for name in names]
     items = [StateObject(identity, {"mode": "0644"}) for identity in identities]
-    await host.memory.replace(FILE, IdentityHashSet(set(identities)), items)
+    await host.memory.replace(FILE, set(identities), items)
 
 
 async def sizes(host: Host) -> dict[str, object]:

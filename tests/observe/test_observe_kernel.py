@@ -10,7 +10,6 @@ from harness.hardware import uevent
 from harness.observing import Host, observed, rows
 from harness.own_network import own_network
 
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.observe.core.netlink import UEVENT
 from opdbus.observe.core.report import Observer
 from opdbus.observe.kernel import kernel
@@ -213,7 +212,7 @@ async def declare(host: Host, **settings: int) -> None:
     values = {name.replace("__", "."): value for name, value in settings.items()}
     identity = Identity(FILE, "sysctl", SETTINGS, "settings")
     item = StateObject(identity, values)
-    await host.memory.replace(FILE, IdentityHashSet({identity}), [item])
+    await host.memory.replace(FILE, {identity}, [item])
 
 
 async def test_settings_that_the_state_file_names(root: Path) -> None:

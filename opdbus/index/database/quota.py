@@ -50,24 +50,17 @@ class Usage:
         # number of objects by owner and Sort
         self._source_kinds: dict[int, Counter[SourceKind]] = defaultdict(Counter)
 
-    def count(self, entry: Entry, sign: Literal[1, -1]) -> None:
-        """Add an entry to the usage of its owner, or subtract it; ignore unpublished ones."""
-        if entry.identity.source.startswith(PUBLISHED):
+    def count(self, entries: Iterable[Entry], sign: Literal[1, -1]) -> None:
+        """Add entries to the usage of their owners, or subtract them; ignore unpublished ones."""
+        for entry in entries:
+            if not entry.identity.source.startswith(PUBLISHED):
+                continue
             self._objects[entry.owner] += sign
             self._sizes[entry.owner] += sign * entry.size
-            self.count_source_kind(entry.owner, entry.identity[:3], sign)
-
-    def count_source_kind(self, owner: int, source_kind: SourceKind, more: int) -> None:
-        """Add `more`, which may be negative, to a user's number of objects with a Sort."""
-        counts = self._source_kinds[owner]
-        counts[source_kind] += more
-        if not counts[source_kind]:
-            del counts[source_kind]
-
-    def add(self, owner: int, more: Quota) -> None:
-        """Add `more`, which may be negative, to a user's objects and size."""
-        self._objects[owner] += more.objects
-        self._sizes[owner] += more.size
+            counts, source_kind = self._source_kinds[entry.owner], entry.identity[:3]
+            counts[source_kind] += sign
+            if not counts[source_kind]:
+                del counts[source_kind]
 
     def require_room(
         self, records: Iterable[Record], known: Callable[[Identity], Entry | None]

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import structlog
 
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import ROOT
 from opdbus.index.database.records import Recorder, draft
 from opdbus.index.database.store import Record
@@ -35,9 +34,7 @@ _OF_IDENTITY: Final = len(Identity._fields)
 # in the parent
 
 
-def stream(
-    file: StateFile, same: str = ""
-) -> tuple[IdentityHashSet, Iterator[StateObject | Record]]:
+def stream(file: StateFile, same: str = "") -> tuple[set[Identity], Iterator[StateObject | Record]]:
     """Read a file as `StateFile.stream` does, in a child process.
 
     Return all identities, complete only after the last object, and an iterator of the changed
@@ -54,12 +51,12 @@ def stream(
             next(parts, None)
     except OSError as error:
         raise ChildFailed(f"cannot tell it what is known: {error.strerror}") from None
-    present = IdentityHashSet()
+    present = set[Identity]()
     return present, _receive(file, parts, present)
 
 
 def _receive(
-    file: StateFile, parts: Iterator[bytes], present: IdentityHashSet
+    file: StateFile, parts: Iterator[bytes], present: set[Identity]
 ) -> Iterator[StateObject | Record]:
     try:
         for part in parts:
@@ -68,7 +65,7 @@ def _receive(
                 file.recall(found)
                 return
             if len(found[0]) == _OF_IDENTITY:
-                present.add([*map(Identity._make, found)])
+                present.update(map(Identity._make, found))
                 continue
             records = [
                 Record._make(
@@ -76,13 +73,13 @@ def _receive(
                 )
                 for row in found
             ]
-            present.add([record.identity for record in records])
+            present.update(record.identity for record in records)
             yield from records
     except ChildFailed as error:
         log.warning("state file is read again", path=str(file.path), reason=str(error))
     identities, objects = file.stream()
     present.clear()
-    present.add(identities)
+    present.update(identities)
     yield from objects
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
+from sys import intern
 from threading import Event
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from opdbus.history.sentence_table import Sentences
 from opdbus.index.database import database
 from opdbus.index.database.fulltext_table import FulltextTable
 from opdbus.language.vocabulary import TRAIT_BYTES
-from opdbus.state.object import Identity, ObjectId
+from opdbus.state.object import DIGEST_BYTES, Identity, ObjectId
 
 _INTO: Final = """
 INSERT INTO objects
@@ -48,8 +49,6 @@ _COLUMNS: Final = (
 _CATALOGUED: Final = attrgetter(
     "owner", "fingerprint", "text_digest", "updated_at", "transient", "size", "traits"
 )
-# Rows fetched at a time.
-_READ: Final = 4096
 # FTS5 tables; they keep deleted words until they are cleaned.
 _WORD_TABLES: Final = ("lexicon", "sentence_words")
 # Fact: present while the file may contain deleted words.
@@ -267,21 +266,17 @@ class Store:
     # objects
 
     def entries(self, *, transient: bool | None = None) -> list[Entry]:
-        """Return all entries, only transient or only permanent ones, by ascending `updated_at`."""
-        which = "TRUE" if transient is None else f"passing = {transient:d}"
-        rows = self._database.execute(
-            f"SELECT {_COLUMNS} FROM objects WHERE {which} ORDER BY updated_at"  # noqa: S608 -- our own constants
-        )
-        return [
-            Entry(number, Identity(*named), owner, hashed, text, at, bool(passing), size, traits)
-            for number, *named, owner, hashed, text, at, passing, size, traits in rows
-        ]
+        """Return all entries, only transient or only permanent ones; raises Damaged.
 
-    def entry_rows(self) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """Yield rows of permanent objects in batches; columns as in Entry, the identity as four."""
-        rows = self._database.execute(f"SELECT {_COLUMNS} FROM objects WHERE NOT passing")  # noqa: S608 -- our own constants
-        while part := rows.fetchmany(_READ):
-            yield part
+        Equal values of different entries are one value in memory.
+        """
+        which = "TRUE" if transient is None else f"passing = {transient:d}"
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM objects WHERE {which}")  # noqa: S608 -- our own constants
+        known: dict[Any, Any] = {}
+        try:
+            return [_entry(row, known) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise database.Damaged(self.path, f"an object in it is no object: {error}") from None
 
     def last_id(self) -> int:
         """Return the highest object id ever used."""
@@ -310,7 +305,7 @@ class Store:
 
         insert(self._database, _INTO, rows(), _OR_UPDATE)
         return [
-            Entry(number, record.identity, *_CATALOGUED(record))
+            Entry(number, _intern(*record.identity), *_CATALOGUED(record))
             for number, record in zip(ids, records, strict=True)
         ]
 
@@ -454,3 +449,23 @@ class Store:
     def drop_fact(self, name: str) -> None:
         """Delete a fact, in the present transaction or one of its own."""
         self._database.execute("DELETE FROM facts WHERE name = ?", (name,))
+
+
+def _entry(row: tuple[Any, ...], known: dict[Any, Any]) -> Entry:
+    """Return the entry of a row of _COLUMNS; a damaged row raises TypeError or ValueError.
+
+    Values that rows often share are taken from `known`.
+    """
+    number, source, plugin, kind, name, owner, hashed, text, at, passing, size, traits = row
+    if not (isinstance(owner, int) and isinstance(at, int)):
+        raise TypeError("owner and time are no integers")
+    if (len(text), len(traits)) != (DIGEST_BYTES, TRAIT_BYTES):
+        raise ValueError("a digest or its traits have the wrong length")
+    identity = _intern(source, plugin, kind, known.setdefault(name, name))
+    at, traits = known.setdefault(at, at), known.setdefault(traits, traits)
+    return Entry(number, identity, owner, hashed, text, at, bool(passing), size, traits)
+
+
+def _intern(source: str, plugin: str, kind: str, name: str) -> Identity:
+    """Return an identity whose strings, but for the name, are one string for all identities."""
+    return Identity(intern(source), intern(plugin), intern(kind), name)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import append_rows
-from opdbus.index.catalogue.value_array import BOOLEAN, NUMBER, TEXT, ValueArray, decode, encode
+from opdbus.index.fields.value_array import BOOLEAN, NUMBER, TEXT, ValueArray, decode, encode
 from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, mean_one, number
 from opdbus.state.object import Json
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from opdbus.index.catalogue.arrays import append_rows
 from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.catalogue.text_table import NO_ROW
-from opdbus.index.catalogue.value_array import encode
 from opdbus.index.fields.field_column import FieldColumn
+from opdbus.index.fields.value_array import encode
 from opdbus.state import fields
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Identity, Json
@@ -118,7 +118,7 @@ class FieldIndex:
         ids, end = written.ids, self.end + len(written.ids)
         self.outside.difference_update(ids)
         self.outside.update(number for number in written.outside if number in self._view.places)
-        places = self._view.places.find_each(np.array(ids, np.int64))
+        places = self._view.find_each(ids)
         # objects may have been removed meanwhile
         is_there = places >= 0
         self._ids = append_rows(self._ids, self.end, ids)
@@ -127,9 +127,9 @@ class FieldIndex:
         self._give(places[is_there], np.arange(self.end, end)[is_there])
         self.end = end
 
-    def _give(self, places: NDArray[np.int32], rows: NDArray[np.intp]) -> None:
+    def _give(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> None:
         """Assign new rows to the objects at places, and mark their earlier rows as outdated."""
-        known, size = len(self._row_of), len(self._view.entries)
+        known, size = len(self._row_of), self._view.end
         if known < size:
             self._row_of = np.append(
                 self._row_of, np.full(max(size, 2 * known) - known, NO_ROW, np.int32)

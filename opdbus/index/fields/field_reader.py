@@ -12,7 +12,7 @@ from opdbus.index.database.store import Entry
 from opdbus.index.fields.field_index import FieldIndex, WrittenRows
 from opdbus.index.storage.archive import Archive
 from opdbus.platform.slices import slices
-from opdbus.state.object import Identity, Json
+from opdbus.state.object import Json
 
 # (id, properties) of stored objects.
 Rows: TypeAlias = Sequence[tuple[int, dict[str, Json]]]
@@ -142,12 +142,5 @@ class FieldReader:
         return rows
 
     def _write(self, index: FieldIndex, rows: Rows) -> WrittenRows:
-        view, contents = self._catalogue.view, dict(rows)
-        found = view.refs_of(contents)
-        source_kinds = map(
-            view.source_kinds.__getitem__, view.source_kind_ids[found.places].tolist()
-        )
-        named = zip(source_kinds, view.names.of(found.places.tolist()), strict=True)
-        identities = [Identity(*source_kind, name) for source_kind, name in named]
-        items = zip(found.ids.tolist(), identities, strict=True)
-        return index.write((number, one, contents[number]) for number, one in items)
+        entries = ((self._catalogue.view.entry(number), properties) for number, properties in rows)
+        return index.write((one.id, one.identity, properties) for one, properties in entries if one)

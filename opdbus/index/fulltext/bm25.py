@@ -53,7 +53,7 @@ class InDatabase:
     def scores(self) -> NDArray[np.float32]:
         """Return the BM25 score of each entry."""
         found = dict(self._words.best(self.counts, _CANDIDATES, self._enough))
-        total = np.zeros(len(self._view.entries), np.float32)
+        total = np.zeros(self._view.end, np.float32)
         there = self._view.refs_of(found)
         total[there.places] = [found[number] for number in there.ids.tolist()]
         return total
@@ -78,7 +78,7 @@ class InMemory:
         """Return the BM25 score of each entry."""
         objects = len(self._view.places)
         terms = [(found, idf(found.entries, objects)) for found in self._terms.values()]
-        return self._lookup.scores(terms, len(self._view.entries))
+        return self._lookup.scores(terms, self._view.end)
 
     def having(self, term: str) -> NDArray[np.int32]:
         """Return the places of entries that have a term."""
@@ -106,4 +106,4 @@ def _enough(view: EntryView) -> int:
 
 def _places(view: EntryView, ids: Iterable[int]) -> NDArray[np.int32]:
     """Return the places of ids, without entries removed since they were looked up."""
-    return view.refs_of([*ids]).places.astype(np.int32)
+    return view.refs_of(ids).places.astype(np.int32)

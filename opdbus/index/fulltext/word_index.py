@@ -193,7 +193,7 @@ class WordIndex:
         await self._archive.no_bulk_load.wait()
         meanwhile = self._meanwhile = RecentWords()
         # later changes are in `meanwhile`
-        ids = self._view.ids[: len(self._view.entries)].copy()
+        ids = self._view.ids[: self._view.end].copy()
         began = time.monotonic()
         try:
             then = await self._archive.read_apart(lambda store: _read(store, ids))

@@ -71,7 +71,8 @@ async def found(
     moved = await asyncio.to_thread(catalogue.existing, moving) if moving else {}
     unread = memory.fields.unread()
     ids = {*unread.ids, *(entry.id for entry in moved.values())}
-    rows = FieldRows(memory.fields.index, catalogue.shared(), catalogue.view.refs_of(ids))
+    view = catalogue.view
+    rows = FieldRows(memory.fields.index, view, catalogue.shared(), view.refs_of(ids))
     met, perhaps = await asyncio.to_thread(rows.look, conditions)
     if only_first and len(met.ids):
         return met

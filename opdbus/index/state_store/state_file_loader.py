@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,6 @@ from opdbus.errors import OpDbusError, StateFileError, StoreError
 from opdbus.history.change import STATE_FILE, Cause, Change, FieldChange
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database import record_process
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.records import DECLARED, written_by
 from opdbus.index.database.store import Record
 from opdbus.index.state_store.events import Claimed
@@ -122,10 +122,10 @@ class StateFileLoader:
         """Return the mark of the file that an earlier run stored completely."""
         return await self._store.archive.read(lambda store: store.fact(DECLARED)) or ""
 
-    def _stream(self, mark: str) -> tuple[IdentityHashSet, Iterator[StateObject | Record]]:
+    def _stream(self, mark: str) -> tuple[AbstractSet[Identity], Iterator[StateObject | Record]]:
         is_new = not self._store.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
-            return IdentityHashSet(), iter(())
+            return frozenset(), iter(())
         found = signature(self.path)
         same = found if _mark(found) == mark else ""
         if _size(self.path) >= self._large:
@@ -135,8 +135,7 @@ class StateFileLoader:
                 # reading it here raises an error with the reason if the file is bad
                 log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
-            present, changed = self._file.stream(same)
-            return IdentityHashSet(present), changed
+            return self._file.stream(same)
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error

@@ -17,13 +17,10 @@ from opdbus.history import change
 from opdbus.history.change import Cause
 from opdbus.history.forget import Forgotten, Target
 from opdbus.history.row_ages import Moment, RowAges
-from opdbus.index.catalogue import entry_columns
 from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.catalogue.declarations import Declarations, NoPairing
-from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
-from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import ROOT, Usage, is_published, owned, require_owner
 from opdbus.index.database.records import begin
 from opdbus.index.database.store import Content, Entry, Record, Store
@@ -32,6 +29,7 @@ from opdbus.index.state_store.events import Changed, Event, Recorded
 from opdbus.index.state_store.transaction_writer import BuiltRecords, TransactionWriter
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
+from opdbus.platform import gc_tuning
 from opdbus.platform.metrics import Family
 from opdbus.platform.slices import batches, each, slices
 from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
@@ -163,12 +161,14 @@ class StateStore:
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = self._now()
 
-        def load(store: Store) -> Columns:
+        def load(store: Store) -> list[Entry]:
             # values that are secret by this version's rules are redacted first
             migration.migrate(store, at, self.boot)
-            return entry_columns.read(store)
+            return store.entries(transient=False)
 
-        self._writer.load(await first(load))
+        # garbage collection would find nothing: what is made here stays in use
+        with gc_tuning.pause():
+            self._writer.load(await first(load))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writer.generation = int(generation or 0)
         self.recorded_until = await self.archive.read(partial(_recorded_until, self.boot, at))
@@ -192,7 +192,7 @@ class StateStore:
     # shielded from cancellation, so that database and catalogue always agree
 
     async def replace(
-        self, source: str, present: IdentityHashSet, changed: Iterable[StateObject | Record]
+        self, source: str, present: AbstractSet[Identity], changed: Iterable[StateObject | Record]
     ) -> int:
         """Replace the objects of a source: those not in `present` are removed.
 

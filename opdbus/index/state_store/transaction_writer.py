@@ -5,11 +5,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from opdbus.history.change import Cause, ChangeType
 from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind
-from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
     Committed,
@@ -24,7 +21,6 @@ from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.fulltext.recent_words import Row
 from opdbus.index.fulltext.word_index import WordIndex
 from opdbus.index.storage.archive import Archive
-from opdbus.platform import gc_tuning
 from opdbus.platform.slices import slices
 from opdbus.state.object import Identity, ObjectId, StateObject
 
@@ -69,10 +65,10 @@ class TransactionWriter:
         self._archive = archive
         self._boot = boot
 
-    def load(self, columns: Columns) -> None:
+    def load(self, entries: Sequence[Entry]) -> None:
         """Load all entries at the start."""
-        with gc_tuning.pause():
-            self.catalogue.load(columns)
+        # of the published entries of an object, the latest comes first
+        self.catalogue.put(sorted(entries, key=lambda entry: entry.updated_at))
         self.fields.begin()
 
     async def build(
@@ -162,11 +158,10 @@ class TransactionWriter:
         if self.words.is_kept:
 
             def rows() -> list[Row]:
-                ids = np.fromiter((entry.id for entry in entries), np.int64, len(entries))
-                places = self.catalogue.view.places.find_each(ids).tolist()
+                places = self.catalogue.view.places
                 return [
-                    Row(place, record.identity.name, record.text, record.words)
-                    for record, place in zip(records, places, strict=True)
+                    Row(places[entry.id], record.identity.name, record.text, record.words)
+                    for record, entry in zip(records, entries, strict=True)
                 ]
 
             await self.words.change(freed, await self._archive.prepare(rows))

@@ -100,8 +100,8 @@ class FirstStage:
 
     def count(self) -> int:
         """Return the number of objects whose entries all have static vectors."""
-        index = self.index
-        return 0 if index is None else len(self._memory.catalogue) - index.missing_object_count
+        index, catalogue = self.index, self._memory.catalogue
+        return 0 if index is None else len(catalogue) - index.missing_object_count(catalogue.view)
 
     def _new(self, numerics: str, dimension: int) -> VectorIndex:
         texts = self._memory.catalogue.texts

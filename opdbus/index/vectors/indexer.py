@@ -208,7 +208,7 @@ class Indexer:
 
     def _report(self, index: VectorIndex) -> None:
         """Report the number of objects that wait for vectors."""
-        self._on_progress(index.missing_object_count)
+        self._on_progress(index.missing_object_count(self._memory.catalogue.view))
 
 
 def _text_distances(

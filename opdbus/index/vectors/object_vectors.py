@@ -144,7 +144,8 @@ class ObjectVectors:
         if self.serving.config.vector_level == "none":
             return 0
         index = self.current
-        return len(self.memory.catalogue) if index is None else index.missing_object_count
+        catalogue = self.memory.catalogue
+        return len(catalogue) if index is None else index.missing_object_count(catalogue.view)
 
     def distance(self, one: Entry | None, other: Entry | None) -> float:
         """Return the cosine distance of two entries; NaN if an entry or a vector is missing."""

@@ -23,7 +23,6 @@ import structlog
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import Products
-from opdbus.index.catalogue.text_table import split
 from opdbus.platform.regular_files import open_regular, set_aside
 from opdbus.state.object import DIGEST_BYTES
 
@@ -184,7 +183,7 @@ class SignQuantizedVectors:
         made = type(self)(whole, self._dimension)
         for start in range(0, len(rows), _READ):
             part = self._all()[rows[start : start + _READ]]
-            made.append([*_digests(part)], part["vector"])
+            made.append(part["digest"].tolist(), part["vector"])
         return made
 
     def replace_with(self, subset: Self) -> None:
@@ -225,7 +224,7 @@ class SignQuantizedVectors:
             for row in np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH)).tolist():
                 # no text has the digest zero
                 os.pwrite(self._file, bytes(DIGEST_BYTES), (start + row) * self._kind.itemsize)
-            self._recovered += _digests(part)
+            self._recovered += part["digest"].tolist()
             self._add_signs(vectors)
 
     def _add_signs(self, vectors: NDArray[np.float32]) -> None:
@@ -277,7 +276,3 @@ def _turning(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     size = _TURNED if dimension % _TURNED == 0 else dimension
     blocks = chance.normal(size=(dimension // size, size, size))
     return chance.permutation(dimension), np.linalg.qr(blocks)[0].astype(np.float32)
-
-
-def _digests(rows: NDArray[Any]) -> list[bytes]:
-    return split(rows["digest"].tobytes())

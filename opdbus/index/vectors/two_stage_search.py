@@ -82,7 +82,7 @@ class TwoStageSearch:
         index = vectors.current
         if vectors.serving.phase.embedder is None or index is None:
             return math.inf
-        return index.missing_object_count
+        return index.missing_object_count(vectors.memory.catalogue.view)
 
     @asynccontextmanager
     async def start_embedding(

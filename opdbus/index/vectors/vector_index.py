@@ -103,10 +103,9 @@ class VectorIndex:
         """A counter that grows with each change of rows."""
         return self._layer.version
 
-    @property
-    def missing_object_count(self) -> int:
-        """The number of objects with a text that has no vector."""
-        return self._layer.missing_object_count
+    def missing_object_count(self, view: EntryView) -> int:
+        """Return the number of objects with a text that has no vector."""
+        return view.count_objects(self._rows_of(view)[1])
 
     def missing_texts(self, most: int) -> list[bytes]:
         """Return at most `most` digests of objects' texts without a vector, the oldest first."""
@@ -163,7 +162,7 @@ class VectorIndex:
         """Return the row of each entry, and the places of entries without one; cached."""
         versions = view.version, self._layer.version
         if self._rows_found[0] != versions:
-            self._rows_found = versions, self._rows_at(view.texts[: len(view.entries)])
+            self._rows_found = versions, self._rows_at(view.texts[: view.end])
         return self._rows_found[1]
 
     def _rows_at(self, texts: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -204,7 +203,8 @@ class VectorIndex:
         usual_mean, usual_spread, _ = TYPICAL_BASELINE
         mean = share * float(cosines.mean()) + (1 - share) * usual_mean
         spread = share * float(cosines.std()) + (1 - share) * usual_spread
-        return CosineBaseline(mean, spread, small_host(len(self) + self.missing_object_count))
+        texts = len(self) + self.texts.count_missing(self._layer)
+        return CosineBaseline(mean, spread, small_host(texts))
 
     def _sample(self) -> NDArray[np.float32]:
         """Return a sample of vectors (sample, dimension), cached until rows change."""
@@ -255,13 +255,11 @@ class VectorIndex:
         is_text = numbers != NO_TEXT
         self._rows = rows
         at = (len(found) - 1 - last[is_text]).astype(np.int32)
-        self.texts.put(self._layer, numbers[is_text].astype(np.intp), at)
+        self._layer.put(numbers[is_text], at)
 
     def _put(self, digests: Sequence[bytes], rows: range) -> None:
-        numbers = self.texts.find_each(digests)
-        for at in np.flatnonzero(numbers == NO_TEXT).tolist():
-            numbers[at] = self.texts.number(digests[at])
-        self.texts.put(self._layer, numbers.astype(np.intp), np.array(rows, np.int32))
+        numbers = np.array([*map(self.texts.number, digests)], np.intp)
+        self._layer.put(numbers, np.array(rows, np.int32))
 
     async def _use_file(self, path: Path) -> None:
         try:
@@ -298,7 +296,7 @@ class VectorIndex:
 
     def drop(self, digests: Iterable[bytes]) -> None:
         """Forget the vectors of some texts; `shrink` frees their rows."""
-        self.texts.drop(self._layer, digests)
+        self._layer.put(self.texts.find_each(digests), NO_ROW)
 
     async def shrink(self) -> None:
         """Free forgotten rows once they are at least half of all.
