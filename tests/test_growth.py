@@ -15,7 +15,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from re import _compiler as compiler  # type: ignore[attr-defined]  # patterns have no public parser
@@ -241,7 +240,6 @@ QUESTIONS: Final[dict[str, Work]] = {
     "changes asked for": event_questions.find_events,
     "changes besides": lambda text: (event_questions.besides(text), event_questions.saying(text)),
     "comparisons": constraints.find_comparisons,
-    "dates": lambda text: constraints.find_dates(text, datetime.now(UTC)),
     "everyday words": synonyms.find_synonyms,
     "form": question_patterns.of,
     "kinds": lambda text: (kinds.requested(text, query_terms.STOP_WORDS), kinds.kind_phrases(text)),

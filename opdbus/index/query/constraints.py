@@ -1,31 +1,24 @@
-"""Numbers, clock times and dates in a question: one table of rules for each. Pure.
+"""Numbers and clock times in a question: one table of rules for each. Pure.
 
 `over 90 percent` compares a field with a number. `twenty to five` becomes conditions on the fields
-of timers (`calendar`, `on`) and cron jobs (`schedule`). `expired` and `no backup for ten days`
-compare dates of objects, such as `not_after` and `last_success`, with today. Times given as options
-are read by `platform.timestamps`, with the same lengths of months and years.
+of timers (`calendar`, `on`) and cron jobs (`schedule`).
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.language.tables import NUMBERS
-from opdbus.platform.timestamps import MONTH, YEAR
 from opdbus.state.conditions import Condition, condition
 from opdbus.state.flatten import singular
 
 M = TypeVar("M")
 Meaning: TypeAlias = Callable[[re.Match[str]], Sequence[Condition]]
-DateMeaning: TypeAlias = Callable[[datetime, timedelta], tuple[Sequence[str], datetime, datetime]]
 
 # Constraints of each table that are read from a question.
 _MOST: Final = 3
-# Characters of a question in which dates are looked for; a longer one is a document.
-_CHARACTERS: Final = 1000
 # Characters before a comparison in which its field is looked for.
 _BEFORE: Final = 100
 _WORD = re.compile(r"[^\W\d_]+")
@@ -62,29 +55,6 @@ _OF_MONTH: Final = (
     rf"(?:(?P<day>\d{{1,2}})(?:st|nd|rd|th)|(?P<word>{'|'.join(_DAYS_OF_MONTH)}))\b(?: day\b)?"
 )
 
-# Fields with an end of validity, and fields with the time of the last run.
-ENDS: Final = (
-    "not_after expires expiry expiration expires_at expiration_date expiry_date valid_until"
-    " valid_to end_of_support end_of_life paid_until"
-).split()
-LASTS: Final = (
-    "last_success last_run last_backup last_successful last_seen last_login last_sync"
-    " last_completed last_finished last_update"
-).split()
-_FIRST: Final = datetime.min.replace(tzinfo=UTC)
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
-_DAY: Final = timedelta(days=1)
-_SOON: Final = 30 * _DAY
-_SPANS: Final = {"hour": _DAY / 24, "day": _DAY, "week": 7 * _DAY, "month": MONTH, "year": YEAR}
-_COUNTS: Final = {
-    **dict.fromkeys(("", "a", "an", "the", "this", "next", "last"), 1), **NUMBERS,
-    "fourteen": 14, "thirty": 30,
-}  # fmt: skip
-_SPAN: Final = (
-    rf"(?:(?:(?P<count>\d{{1,4}}|{'|'.join(filter(None, _COUNTS))}) )?"
-    rf"(?:few )?(?P<unit>{'|'.join(_SPANS)})s?|(?P<day>today|tomorrow|yesterday))\b"
-)
-
 
 class Comparison(NamedTuple):
     """The span `start` to `end` of a number or clock time, and the conditions that it may mean."""
@@ -92,15 +62,6 @@ class Comparison(NamedTuple):
     start: int
     end: int
     meanings: tuple[Condition, ...]
-
-
-class DateConstraint(NamedTuple):
-    """Words of a question, and the fields whose date must be in the range [first, last)."""
-
-    words: str
-    fields: Sequence[str]
-    first: datetime
-    last: datetime
 
 
 class Rule(NamedTuple, Generic[M]):
@@ -191,14 +152,6 @@ def _run_on_day(match: re.Match[str]) -> Sequence[Condition]:
     )
 
 
-def _shift(at: datetime, span: timedelta) -> datetime:
-    """Return a time and a span later, or earlier; the first or last time that there is."""
-    try:
-        return at + span
-    except OverflowError:
-        return _LAST if span > timedelta() else _FIRST
-
-
 COMPARISONS: Final[Sequence[Rule[Meaning]]] = (
     # the operator, an optional field, the number, an optional unit, and `free` or `used`
     _rule("number", _compare, "disks over 90 percent",
@@ -221,25 +174,6 @@ TIMES: Final[Sequence[Rule[Meaning]]] = (
           r"|(?P<share>half|quarter)(?: of)?(?: an)? hour)\b"),
     _rule("day of a month", _run_on_day, "timers on the first of a month",
           rf"\b{_OF_MONTH} of (?:the|a|each|every) month\b"),
-)  # fmt: skip
-# The meaning: the fields, and the range of the date from today and the span that is named.
-DATES: Final[Sequence[Rule[DateMeaning]]] = (
-    _rule("expires soon", lambda today, span: (ENDS, today, _shift(today, span)),
-          "which certificates expire soon?",
-          r"\b(?:expir(?:e|es|ing|y)|lapses?|run(?:s|ning)? out|renewed|renewal|valid)\b",
-          r"(?! of )(?:\W+\w+){0,3}?\W+(?:soon",
-          rf"|(?:(?:with)?in|for|over|before)? ?(?:the )?(?:next )?{_SPAN})"),
-    _rule("expired", lambda today, _span: (ENDS, _FIRST, today), "which certificate has expired?",
-          r"\b(?:expired|lapsed|(?:have|has|had|did)(?: \w+){0,3}? run out|ran out",
-          r"|no longer (?:valid|supported|paid)|not valid any ?more|out of support",
-          r"|(?:contract|subscription|licen[cs]e|warranty|guarantee|support)s?(?: \w+){0,2}? ",
-          r"(?:ended|is over|are over)|past (?:its|their) (?:end|date|expiry))\b(?! of )"),
-    _rule("not done for long", lambda today, span: (LASTS, _FIRST, _shift(today, -span)),
-          "no backup for over a week",
-          r"\b(?:not|never|no|last|older)\b(?:\W+\w+){0,5}?\W+",
-          r"(?:for|in|since|than)(?: (?:more than|over|at least|the last|the past|about))? ",
-          rf"{_SPAN}|\b(?:more than|over|at least) (?P<count2>\d{{1,4}}) ",
-          r"(?P<unit2>day|week|month)s? (?:ago|old)\b"),
 )  # fmt: skip
 
 
@@ -274,17 +208,3 @@ def _matches(
 ) -> Iterator[tuple[Rule[M], re.Match[str]]]:
     every = ((rule, match) for rule in rules for match in rule.pattern.finditer(question))
     return islice(every, most)
-
-
-def find_dates(question: str, today: datetime) -> list[DateConstraint]:
-    """Return the first date constraints of a question."""
-    text, found = question[:_CHARACTERS].lower(), []
-    for rule in DATES:
-        for match in islice(rule.pattern.finditer(text), _MOST):
-            given = match.groupdict()
-            span = _DAY if given.get("day") else _SOON
-            if unit := given.get("unit") or given.get("unit2"):
-                count = given.get("count") or given.get("count2") or ""
-                span = _SPANS[unit] * (_COUNTS[count] if count in _COUNTS else int(count))
-            found.append(DateConstraint(match[0], *rule.meaning(today, span)))
-    return found[:_MOST]
