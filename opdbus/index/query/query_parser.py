@@ -9,7 +9,7 @@ from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index.catalogue.entry_view import NOTHING, EntryRefs
 from opdbus.index.database.store import Store
-from opdbus.index.query import condition_matching, constraints, spelling
+from opdbus.index.query import condition_matching, schedule_times, spelling
 from opdbus.index.query.question_conditions import find_conditions
 from opdbus.index.query.spelling import Correction
 from opdbus.index.state_store.state_store import StateStore
@@ -25,7 +25,7 @@ _DIGIT = re.compile(r"\d")
 
 
 class ComparedValue(NamedTuple):
-    """The words of a comparison in a question, and the entries that meet it."""
+    """A time or a superlative as written in a question, and the entries that meet it."""
 
     words: str
     entries: EntryRefs
@@ -33,9 +33,9 @@ class ComparedValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A question's remaining words, and the conditions and comparisons taken out of it.
+    """A question's remaining words, and the conditions and times taken out of it.
 
-    Every hit must meet the conditions; a comparison only boosts the entries that meet it.
+    Every hit must meet the conditions; a time only boosts the entries that meet it.
     """
 
     words: str
@@ -45,7 +45,7 @@ class ParsedQuery:
 
 
 async def parse_query(memory: StateStore, question: str) -> ParsedQuery:
-    """Take conditions and comparisons out of a question, if objects have the fields.
+    """Take conditions and times out of a question, if objects have the fields.
 
     Conditions are those of `question_conditions`.
     """
@@ -57,14 +57,13 @@ async def parse_query(memory: StateStore, question: str) -> ParsedQuery:
             conditions.insert(0, asked.condition)
             words = words[: asked.start] + words[asked.end :]
     rest, compared = words, list[ComparedValue]()
-    times = constraints.find_times(words)
-    for one in sorted([*constraints.find_comparisons(words), *times], reverse=True):
+    for one in reversed(schedule_times.find_times(words)):
         met = [await condition_matching.found(memory, [meaning]) for meaning in one.meanings]
         either = reduce(EntryRefs.and_also, met, NOTHING)
         if len(either.ids):
             compared.append(ComparedValue(rest[one.start : one.end], either))
             # the digits of a clock time stay: a schedule has them in its text
-            if one not in times or not _DIGIT.search(rest, one.start, one.end):
+            if not _DIGIT.search(rest, one.start, one.end):
                 rest = rest[: one.start] + rest[one.end :]
     return ParsedQuery(rest if rest.strip() else words, (*conditions,), (*compared,))
 
