@@ -25,8 +25,8 @@ OBJECTS = {"ada": ADA, "bob": BOB, "web": WEB}
 def test_a_value_that_is_denied_is_not_raised(tmp_path: Path) -> None:
     """Take no user for a value of `not run as root`, which the vocabulary reads."""
     job = StateObject(Identity("live:x", "cron", "job", "a"), {"user": "root"})
-    assert having(tmp_path / "1", [job], "what runs as root") == {"a"}
-    assert having(tmp_path / "2", [job], "what does not run as root") == set()
+    assert having(tmp_path / "1", [job], "which user jobs run as root") == {"a"}
+    assert having(tmp_path / "2", [job], "which user jobs do not run as root") == set()
 
 
 def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[str]:
@@ -62,16 +62,13 @@ def _objects() -> list[StateObject]:
         ("status=4/NOPERMISSION", {"web"}),
         ("7 uid", {"bob"}),
         ("a uid of seven", {"bob"}),
-        ("who uses zsh", {"ada"}),
         ("which has zsh as its shell?", {"ada"}),
         ("whose shell is '/bin/sh'", {"bob"}),
         ("run by the user ada", {"web"}),
-        ("run under the account Ada", {"web"}),
         ("the group wheel", {"ada"}),
         ("of the unit web", {"web"}),
         ("option noexec", {"web"}),
         ("mounted noexec", {"web"}),
-        ("what runs as ada", {"web"}),
         ("anything in auto-restart", {"web"}),
         ("ended by SIGABRT", {"web"}),
         ("4321/udp", {"web"}),

@@ -76,12 +76,6 @@ _PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
 _STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
 # Words allowed between the name of a field and its number.
 _BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
-# Field names for everyday words.
-_CALLED: Final[Mapping[str, Sequence[str]]] = {
-    "account": ("user",), "who": ("shell", "group", "member"),
-    # `what runs as www-data`
-    "as": ("user",), "under": ("user",),
-}  # fmt: skip
 # Numbers in words, without `one`, which rarely means 1.
 _DIGITS: Final = {word: str(number) for word, number in NUMBERS.items() if number > 1}
 # Fields whose values are all technical words, and fields where only words in capitals or with a
@@ -315,9 +309,8 @@ def read_literals(store: Store, question: str, matches: Mapping[str, int]) -> li
         for word in query_terms.names(question)
         if matches.get(word.lower(), 0) <= _MOST_WITH_VALUE and word.lower() not in denied
     ]
-    # words of the question that may name fields, and the field names they stand for
+    # words of the question that may name fields
     fields = {form for word in split(question) for form in (word, singular(word))}
-    fields.update(*(_CALLED.get(word, ()) for word in fields))
     found += [Literal(word, _having_value(store, word, fields)) for word in words[:_MAX_VALUES]]
     return [literal for literal in found if literal.entries]
 
@@ -329,9 +322,8 @@ def _numbered(question: str) -> list[str]:
     found: dict[str, None] = {}
     for at, token in enumerate(tokens):
         if token.isdecimal():
-            for word in (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2]):
-                names = _CALLED.get(singular(word), [word])
-                found |= dict.fromkeys(f"{name} {token}" for name in names)
+            beside = (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2])
+            found |= dict.fromkeys(f"{word} {token}" for word in beside)
     for name, pattern in (("port", _PORT), ("status", _STATUS)):
         found |= dict.fromkeys(f"{name} {number}" for number in pattern.findall(question.lower()))
     return list(found)[:_MAX_VALUES]
