@@ -47,9 +47,6 @@ from opdbus.state.object import Json
 TELLING: Final = 500
 # An identifier in more entries, such as a common port, means none of them.
 _FEW: Final = 5
-# A state of a larger share of entries is an ordinary one.
-_USUAL_STATE: Final = 0.04
-_ADJECTIVE_AND_NOUN: Final = 2
 # A host with fewer objects lacks most words that are about it.
 _FEW_OBJECTS: Final = 30
 # Weight of an everyday word beside the question's own, and the idf at which it is full.
@@ -205,14 +202,9 @@ def read_matches(
     """Return the lexical matches of a question; takes about a millisecond with words in memory."""
     # negated values are not searched: `not enabled` would find `enabled`
     denied = vocabulary.negated_words(question)
-    terms: Sequence[str] = [term for term in query_terms.terms(question) if term not in denied]
+    terms = [term for term in query_terms.terms(question) if term not in denied]
     if not terms:
         return LexicalMatches(question, 0, np.zeros(view.end, np.float32))
-    terms = _without_state(question, terms, view)
-    if question_patterns.is_statement(question):
-        # the state in `the web server is down` would find what shuts the host down
-        states = question_patterns.states(question)
-        terms = [term for term in terms if term not in states] or terms
     found = bm25_scores(store, lookup, terms, view)
     scores, objects = found.scores(), len(view.places)
     scores /= np.float32(bm25_upper_bound([*found.counts.values()], objects))
@@ -270,18 +262,6 @@ def _add_everyday(
         places = np.concatenate(having)
         # duplicate places get the same value
         scores[places] = np.minimum(scores[places] + extra[places], 1)
-
-
-def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequence[str]:
-    """Return the terms without a leading state of many entries: `stopped database`.
-
-    Entries in the state are boosted instead; the word would find what stops something.
-    """
-    said = vocabulary.values_in(terms[0])
-    if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
-        return terms
-    having = np.count_nonzero(entries_having(next(iter(said)), view.traits[: view.end]))
-    return terms[1:] if having > _USUAL_STATE * len(view.places) else terms
 
 
 def find_missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
