@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from opdbus import __version__
-from opdbus.bench.machine import describe
+from opdbus.bench.measures import describe
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 

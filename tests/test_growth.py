@@ -15,7 +15,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from re import _compiler as compiler  # type: ignore[attr-defined]  # patterns have no public parser
@@ -39,9 +38,9 @@ from opdbus.index.changes import change_ranking, change_relations
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Entry
 from opdbus.index.query import (
-    constraints,
     query_terms,
     question_patterns,
+    schedule_times,
 )
 from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.language import kinds, routes, synonyms, vocabulary
@@ -240,13 +239,11 @@ def _readers(folder: Path) -> dict[str, Work]:
 QUESTIONS: Final[dict[str, Work]] = {
     "changes asked for": event_questions.find_events,
     "changes besides": lambda text: (event_questions.besides(text), event_questions.saying(text)),
-    "comparisons": constraints.find_comparisons,
-    "dates": lambda text: constraints.find_dates(text, datetime.now(UTC)),
     "everyday words": synonyms.find_synonyms,
     "form": question_patterns.of,
     "kinds": lambda text: (kinds.requested(text, query_terms.STOP_WORDS), kinds.kind_phrases(text)),
     "subject": change_ranking.subject,
-    "times": constraints.find_times,
+    "times": schedule_times.find_times,
     "vocabulary": vocabulary.negated_words,
 }
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from opdbus import config
-from opdbus.bench import machine, texts
+from opdbus.bench import measures, texts
 from opdbus.engine import check_set
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.gate import TIE
@@ -232,7 +232,7 @@ def main() -> None:
             state = given.state or Path(scratch)
             levels[level] = asyncio.run(level_result(level, state, given.runs, given.minutes))
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    report = {"date": date, "machine": asdict(machine.describe()), "levels": levels}
+    report = {"date": date, "machine": asdict(measures.describe()), "levels": levels}
     path = RESULTS / f"{date}-choice.json"
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(path)

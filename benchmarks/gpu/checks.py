@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kit import KINDS, Kit, built, least_cosine, read, recording
 
 from opdbus import config
-from opdbus.bench import machine
+from opdbus.bench import measures
 from opdbus.engine import accelerators, provider_survey
 from opdbus.engine.host import versions
 from opdbus.engine.proof import Probe, prove
@@ -29,7 +29,7 @@ PACKAGES = (
 
 def environment(kit: Kit) -> Findings:
     """Name the machine, the driver and the versions."""
-    yield "machine", dataclasses.asdict(machine.describe())
+    yield "machine", dataclasses.asdict(measures.describe())
     yield "hardware", dataclasses.asdict(accelerators.hardware())
     yield "packages", versions(PACKAGES)
     if kit.device == "cuda" and shutil.which("nvidia-smi"):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import random_models
 from numpy.typing import NDArray
 
 from opdbus import config
@@ -23,7 +24,7 @@ from opdbus.engine.batching import same_lengths
 from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import open_session
-from opdbus.models import build, folder, level_table, synthetic
+from opdbus.models import build, folder, level_table
 from opdbus.models.level_table import LEVELS
 from opdbus.platform.slices import slices
 
@@ -106,7 +107,7 @@ class Kit:
             return real
         made = Path(self.scratch) / "models" / f"random-{LEVELS[level].folder}"
         if not (made / level_table.WEIGHTS).is_file():
-            synthetic.write_model(LEVELS[level], made.parent, real / level_table.TOKENIZER)
+            random_models.write_random_model(LEVELS[level], real, made)
         return made
 
     def embedder(self, level: str, precision: str = "", **more: object) -> Embedder:

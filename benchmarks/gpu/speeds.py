@@ -26,7 +26,7 @@ from kit import (
 )
 from run import TARGETS
 
-from opdbus.bench.figures import percentiles
+from opdbus.bench.measures import percentiles
 from opdbus.engine import cpus
 from opdbus.engine.proof import Probe, prove
 from opdbus.engine.provider import Placement

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from opdbus import config
 from opdbus.bench import texts
-from opdbus.bench.figures import EngineFigures, percentiles
+from opdbus.engine import cpus
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.provider_chain import require_provider
@@ -33,6 +37,64 @@ if TYPE_CHECKING:
 # Number of different texts of each kind, and of texts in a call.
 _TEXTS: Final = 256
 _BATCHES: Final = (1, 16, 64, 256)
+# Processor features that decide which engine is fastest, and in which precision.
+_FEATURES: Final = (
+    "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Processor, number of usable processors, their features, kernel and Python."""
+
+    processor: str
+    processors: int
+    features: tuple[str, ...]
+    kernel: str
+    python: str
+
+    @property
+    def line(self) -> str:
+        """The machine in one line, for the heading of figures."""
+        features = " ".join(self.features) or "no vector extensions known"
+        return f"{self.processors} processors of {self.processor} ({features}), {self.kernel}"
+
+
+def describe(root: Path = Path("/")) -> Machine:
+    """Describe this machine; without /proc, only as far as Python can."""
+    features = cpus.features(root)
+    return Machine(
+        processor=cpus.name(root),
+        processors=cpus.usable(),
+        features=tuple(name for name in _FEATURES if name in features),
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """Figures of a level's model on a provider; `failure` is the reason for missing ones."""
+
+    level: str
+    provider: str
+    failure: str = ""
+    model: str = ""
+    device: str = ""
+    precision: str = ""
+    proof: Mapping[str, Any] | None = None
+    load_seconds: float = 0.0
+    # by kind of texts, and by the number of texts in a call
+    texts_per_second: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # percentiles in milliseconds of calls with one text, by its kind
+    latency: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def percentiles(seconds: Sequence[float], *cuts: int) -> dict[str, float]:
+    """Return percentiles in milliseconds: p50, p95 and p99, or the given cuts."""
+    wanted = cuts or (50, 95, 99)
+    found = np.percentile(np.array(seconds) * 1000, wanted).tolist()
+    return {f"p{cut}": round(at, 3) for cut, at in zip(wanted, found, strict=True)}
 
 
 def find_engines(names: Sequence[str], settings: Config) -> list[tuple[str, str]]:
@@ -40,7 +102,16 @@ def find_engines(names: Sequence[str], settings: Config) -> list[tuple[str, str]
 
     Raises InvalidArgs, ModelError and ProviderError if there is nothing to measure.
     """
-    levels = find_levels(names, settings)
+    named = dict.fromkeys(find_level(name).name for name in names)
+    levels = []
+    for level in named or LEVELS:
+        try:
+            folder.find_model(LEVELS[level], settings)
+        except ModelError:
+            if named:
+                raise
+        else:
+            levels.append(level)
     providers = find_providers(settings) if ON_PROVIDERS & {*levels} else []
     # a static table runs on no provider
     return [
@@ -48,21 +119,6 @@ def find_engines(names: Sequence[str], settings: Config) -> list[tuple[str, str]
         for level in levels
         for provider in (providers if level in ON_PROVIDERS else ["cpu"])
     ]
-
-
-def find_levels(names: Sequence[str], settings: Config) -> list[str]:
-    """Return the levels to measure; raises InvalidArgs and ModelError."""
-    levels = list(dict.fromkeys(find_level(name).name for name in names))
-    found = []
-    for level in levels or LEVELS:
-        try:
-            folder.find_model(LEVELS[level], settings)
-        except ModelError:
-            if levels:
-                raise
-        else:
-            found.append(level)
-    return found
 
 
 def find_providers(settings: Config, host: Host = HERE) -> list[str]:
@@ -133,15 +189,13 @@ async def _time_calls(
     engine: Embedder, some: Sequence[str], size: int, seconds: float
 ) -> list[float]:
     """Return the seconds of each call with `size` texts, one after the other."""
-    calls = list(slices(some, size))
-    await engine.embed(calls[0])
+    calls = cycle(slices(some, size))
+    await engine.embed(next(calls))
     found: list[float] = []
     end = time.monotonic() + seconds
-    for call in cycle(calls):
-        if found and time.monotonic() > end:
-            break
+    while not found or time.monotonic() <= end:
         began = time.perf_counter()
-        await engine.embed(call)
+        await engine.embed(next(calls))
         found.append(time.perf_counter() - began)
     return found
 

@@ -32,8 +32,6 @@ _SITES: Final = "north south east west office attic cellar lab depot showroom ga
 _WORDS: Final = (
     "main backup spare test public guest archive primary shared remote local old".split()
 )
-
-
 _PROPERTIES: Final = (
     "active_state enabled address gateway port owner group config source restart_count masked"
     " comment timeout autostart logs location vlan dns".split()

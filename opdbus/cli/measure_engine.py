@@ -19,10 +19,9 @@ from opdbus.cli.status import describe_proof
 from opdbus.errors import ConfigError, InvalidArgs
 
 if TYPE_CHECKING:
-    from opdbus.bench.figures import EngineFigures
+    from opdbus.bench.measures import EngineFigures
     from opdbus.client import Client
     from opdbus.config import Config
-    from opdbus.engine.accelerators import Accelerator
     from opdbus.engine.provider_survey import Finding, Outcome
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -182,24 +181,19 @@ def devices(context: click.Context, json_: bool) -> None:
             (cpu.name, f"{usable} (affinity {cpu.affinity}, {quota})", formats)
         )
     }
-    for accelerator in found.accelerators:
-        shown[f"{accelerator.providers} {accelerator.index}"] = _describe_accelerator(accelerator)
+    for device in found.accelerators:
+        lines = [device.name, device.uuid, f"driver {device.driver}" if device.driver else ""]
+        if memory := device.memory:
+            peak = "unknown" if memory.peak is None else f"{memory.peak / _GIB:.1f} GiB a process"
+            used = f"{memory.allocated / _GIB:.1f} of {memory.total / _GIB:.1f} GiB allocated"
+            lines.append(f"memory {used}, peak {peak}")
+        shown[f"{device.providers} {device.index}"] = output.join_lines(filter(None, lines))
     if not found.accelerators:
         shown["accelerators"] = "none; `op-dbus providers` says what is missing for each"
     shown |= {f"remote {url}": answer for url, answer in found.servers.items()}
     output.print_pairs(shown)
     for note in found.notes:
         output.print_note(note)
-
-
-def _describe_accelerator(device: Accelerator) -> str:
-    """Return the name, driver and memory of an accelerator, one a line."""
-    lines = [device.name, device.uuid, f"driver {device.driver}" if device.driver else ""]
-    if memory := device.memory:
-        peak = "unknown" if memory.peak is None else f"{memory.peak / _GIB:.1f} GiB a process"
-        used = f"{memory.allocated / _GIB:.1f} of {memory.total / _GIB:.1f} GiB allocated"
-        lines.append(f"memory {used}, peak {peak}")
-    return output.join_lines(filter(None, lines))
 
 
 @root.command()
@@ -220,7 +214,7 @@ def bench(
     # the engine takes a third of a second to import
     import asyncio
 
-    from opdbus.bench import machine, measures
+    from opdbus.bench import measures
 
     async def measure(level: str, provider: str) -> EngineFigures:
         # ends the child too; an exception, wherever it came, could lose one that has just begun
@@ -236,7 +230,7 @@ def bench(
         except asyncio.CancelledError:
             sys.exit(128 + signal.SIGTERM)
         _print_figures(found[-1])
-    here = machine.describe()
+    here = measures.describe()
     print(f"\n{here.line}")
     if json_:
         whole = {"version": __version__, "machine": asdict(here), "engines": [*map(asdict, found)]}

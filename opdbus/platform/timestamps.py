@@ -1,8 +1,8 @@
 """Times and spans as in systemd.time(7), and timestamps pasted from journals.
 
 Reads times given as options: `M` is a month and `m` a minute, as in systemd. Times in questions are
-read by `index.query.constraints` (`twenty to five`, `for ten days`) and `past_spans` (`last
-night`), with months and years of the same length.
+read by `index.query.schedule_times` (`twenty to five`) and `past_spans` (`last night`, with months
+and years of the same length).
 """
 
 import re

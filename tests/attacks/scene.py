@@ -15,7 +15,7 @@ from typing import TypeVar
 from harness.health import Health, memory_mib, open_files, settled_files
 from harness.running import Running
 
-from opdbus.bench.figures import percentiles
+from opdbus.bench.measures import percentiles
 
 TESTS = Path(__file__).parent.parent
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from opdbus import config
-from opdbus.bench import machine, texts
+from opdbus.bench import measures, texts
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models.folder import find_model
 from opdbus.models.level_table import LEVELS
@@ -44,6 +44,6 @@ def test_machine_is_described_from_proc(tmp_path: Path) -> None:
     """Name the processor and those features that matter, also where nothing is known."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("model name\t: Fast\nflags\t\t: fpu amx_bf16 avx2\n")
-    found = machine.describe(tmp_path)
+    found = measures.describe(tmp_path)
     assert (found.processor, found.features) == ("Fast", ("avx2", "amx_bf16"))
-    assert machine.describe(tmp_path / "none").features == ()
+    assert measures.describe(tmp_path / "none").features == ()

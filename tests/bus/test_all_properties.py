@@ -52,7 +52,9 @@ class Service:
     def _answer(self, call: Any) -> None:
         self.asked.append(call.member)
         if call.member == "Status" and not self._has_status:
-            self._connection.reply_error(call, UNKNOWN_METHOD, "there is no method Status")
+            self._connection.send_error(
+                call.sender, call.serial, UNKNOWN_METHOD, "there is no method Status"
+            )
             return
         values = {"Count": 3, "State": "ready", "Drifted": 0, "LastError": "", "Observers": []}
         values |= {"StateFile": "/none.json", "StateFileError": "", "Sources": []}

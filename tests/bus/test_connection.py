@@ -148,7 +148,9 @@ def test_an_error_keeps_its_name_and_a_bounded_text(bus_address: str) -> None:
     """Carry an error's name and text, cut so that no caller's own words end the connection."""
 
     def serve(service: Connection, call: Call) -> None:
-        service.reply_error(call, "org.opdbus.Error.Test", "no\0 \ud800" + "x" * (40 << 20))
+        service.send_error(
+            call.sender, call.serial, "org.opdbus.Error.Test", "no\0 \ud800" + "x" * (40 << 20)
+        )
 
     async def ask(client: Connection, name: str) -> None:
         for _ in range(2):
@@ -336,7 +338,7 @@ def test_serials_begin_again_after_the_last_one(bus_address: str) -> None:
         seen.append(call.serial)
         service.emit("/", "a.b.Asked", "")
         if call.member == "Fail":
-            service.reply_error(call, "org.opdbus.Error.Test", "no")
+            service.send_error(call.sender, call.serial, "org.opdbus.Error.Test", "no")
         else:
             service.reply(call, "u", [call.serial])
 

@@ -73,7 +73,9 @@ class Authority:
         if answer == "challenge" and flags == 1:
             answer = self.asked_user
         if answer == "error":
-            self._connection.reply_error(call, f"{NAME}.Error.Failed", "rules of stone")
+            self._connection.send_error(
+                call.sender, call.serial, f"{NAME}.Error.Failed", "rules of stone"
+            )
         elif answer != "hang":
             is_authorized = answer in {"yes", "kept"}
             value = (is_authorized, answer == "challenge", _DETAILS.get(answer, {}))

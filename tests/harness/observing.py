@@ -201,7 +201,9 @@ class FakeService:
             else:
                 signature, values = self.answers[member](call.path, *arguments)
         except KeyError:
-            self.connection.reply_error(call, "org.freedesktop.DBus.Error.UnknownObject", "none")
+            self.connection.send_error(
+                call.sender, call.serial, "org.freedesktop.DBus.Error.UnknownObject", "none"
+            )
         else:
             self.connection.reply(call, signature, values)
 

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from opdbus.models import synthetic
+from harness.random_weights import draw_weights
 from opdbus.models.level_table import LEVELS
 from opdbus.models.shape import Shape
 
@@ -73,7 +73,7 @@ def shape_of(family: str) -> Shape:
 def weights(words: int, seed: int = 0, family: str = "bert") -> dict[str, np.ndarray]:
     """Make random weights under the family's names."""
     config, random = configuration(words, family), np.random.default_rng(seed)
-    return dict(synthetic.weights(config, random, 0.2))
+    return dict(draw_weights(config, random, 0.2))
 
 
 def _tokenizer(vocabulary: list[str]) -> Tokenizer:

@@ -329,17 +329,6 @@ def test_a_name_raises_what_the_question_asks_for(
     assert boost == pytest.approx(times * NAME_BOOST, abs=1e-6)
 
 
-def test_a_state_of_many_is_looked_for_by_its_value(tmp_path: Path) -> None:
-    """Find a database that is stopped, and not what stops the machine."""
-    objects = [unit(f"other{n}.service", active_state="inactive") for n in range(20)]
-    objects.append(unit("halt.service", description="stopped"))
-    objects.append(unit("db.service", description="a database of birds", active_state="inactive"))
-
-    found = [hit.object_id.name for hit in search_words(tmp_path, objects, "stopped database")]
-    assert found[0] == "db.service"
-    assert "halt.service" not in found
-
-
 def test_a_value_that_nothing_asked_for_has_is_left_out(tmp_path: Path) -> None:
     """Read no administrator as a value where files are asked for that one changed."""
     objects = [

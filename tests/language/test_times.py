@@ -1,11 +1,14 @@
 """Times in questions: which ones are read, and what is scheduled then."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from harness.house import search_words
 
-from opdbus.index.query.constraints import TIMES, Meaning, Rule, find_times
+from opdbus.index.query.schedule_times import TIMES, Rule, find_times
+from opdbus.language import past_spans, routes
+from opdbus.platform import timestamps
 from opdbus.state.object import Identity, StateObject
 
 
@@ -16,7 +19,7 @@ def meant(question: str) -> set[str]:
 
 
 @pytest.mark.parametrize("rule", TIMES, ids=[rule.name for rule in TIMES])
-def test_each_rule_reads_its_example(rule: Rule[Meaning]) -> None:
+def test_each_rule_reads_its_example(rule: Rule) -> None:
     """Read the example of each row of the table by this row."""
     match = rule.pattern.search(rule.example)
     assert match
@@ -79,6 +82,45 @@ def test_other_numbers_are_no_times(question: str) -> None:
 def test_a_document_is_not_full_of_times() -> None:
     """Only the first few times of a text are read, however long it is."""
     assert len(find_times("at 04:40 " * 10_000)) < 5
+
+
+@pytest.mark.parametrize("unit", ["hour", "day", "week", "month", "year"])
+def test_spans_are_as_long_in_all_readers(unit: str) -> None:
+    """Read a unit as long inside of a question for changes as in an option."""
+    now, span = datetime(2026, 11, 23, 12), timedelta(microseconds=timestamps.span(f"7 {unit}s"))  # noqa: DTZ001 -- local
+    given, _ = past_spans.find_span(f"what changed in the last 7 {unit}s", now)
+    assert given == {"since": f"{now - span:%Y-%m-%d %H:%M}"}
+
+
+FAR = ["9999", "99999", "9" * 12, "9" * 20, "9" * 400, "0", "1e400", "nine", "9999.5"]
+ASKED = [
+    "which backups had no success for {} years",
+    "which jobs have not run for over {} weeks",
+    "what is older than {} months",
+    "which certificates expire in {} years",
+    "what expires within the next {} days",
+    "what changed in the last {} years",
+    "what happened {} years ago",
+    "what failed since {} weeks ago",
+    "what changed on {}-12-31",
+    "what changed between 0001-01-01 and {}-12-31",
+    "what changed before 0001-01-03",
+    "what ran at {}:{}",
+    "disks over {} percent free",
+    "disks with less than {} tb free",
+    "timers on the {}th of every month",
+]
+
+
+@pytest.mark.parametrize("year", [1, 1970, 2026, 9999])
+@pytest.mark.parametrize("question", ASKED)
+def test_no_number_of_a_question_is_too_large(question: str, year: int) -> None:
+    """Read any number and date, whatever the clock says: too far away is the first or last time."""
+    now = datetime(year, 6, 1, tzinfo=UTC)
+    for number in FAR:
+        asked = question.replace("{}", number)
+        find_times(asked)
+        routes.find_route(asked, now.replace(tzinfo=None))
 
 
 def test_what_is_scheduled_then_comes_first(tmp_path: Path) -> None:

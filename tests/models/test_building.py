@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -23,10 +22,9 @@ from safetensors.numpy import load_file, save_file
 
 from opdbus.engine.proof import Probe
 from opdbus.errors import ModelError
-from opdbus.models import build, folder, synthetic, weights
+from opdbus.models import build, folder, weights
 from opdbus.models.folder import Model
-from opdbus.models.level_table import LEVELS, Level
-from opdbus.models.shape import Shape
+from opdbus.models.level_table import Level
 
 OWN = Level("medium", "someone/tiny", 32, 20)
 SOON = 30.0  # seconds: a limit for what should take few, not a measurement
@@ -58,44 +56,6 @@ def test_prefixed_weights(tmp_path: Path, family: str) -> None:
     found = weights.read_weights(path / "p.safetensors")
     assert found.keys() == full.keys()
     assert all((found[name] == value).all() for name, value in full.items())
-
-
-# random weights
-
-
-@pytest.mark.parametrize("name", ["low", "high"])
-def test_random_models_have_a_levels_shape(name: str) -> None:
-    """Give random models the levels' own numbers, tensor by tensor."""
-    level, shapes = LEVELS[name], synthetic.tensors(synthetic.CONFIGS[name])
-    millions = {"low": 17.2, "high": 108.9}  # without the pooler, which no sentence needs
-    assert round(sum(np.prod(shape) for shape in shapes.values()) / 1e6, 1) == millions[name]
-    assert shapes["embeddings.word_embeddings.weight"][1] == level.dimension
-    assert shapes["embeddings.position_embeddings.weight"][0] >= level.max_tokens
-
-
-def test_a_random_model_can_be_built(tiny: Path, tmp_path: Path) -> None:
-    """Write a whole folder, told apart from the real model by its name and its config.json."""
-    low = LEVELS["low"]
-    model = synthetic.write_model(low, tmp_path, tiny / "tokenizer.json")
-    assert "random weights" in json.loads((model / "config.json").read_text())["_name_or_path"]
-    found = folder.read_model(model, low)
-    assert (found.name, low.folder) == (f"random-{low.folder}", "paraphrase-MiniLM-L3-v2")
-    assert found.shape == Shape(3, 384, 12, 1e-12, 128)
-    assert found.tokenizer_sha256 == folder.sha256(tiny / "tokenizer.json")
-    build.fill(found.weights, tmp_path, found.shape)
-    assert np.isfinite(Probe.read(tmp_path / build.PROOF).vectors).all()
-
-
-def test_a_random_model_is_the_same_again(tiny: Path, tmp_path: Path) -> None:
-    """Draw the same weights for the same seed, and others for another."""
-    sums = [
-        folder.read_model(
-            synthetic.write_model(LEVELS["low"], tmp_path / name, tiny / "tokenizer.json", seed),
-            LEVELS["low"],
-        ).weights_sha256
-        for name, seed in (("one", 0), ("two", 0), ("three", 1))
-    ]
-    assert sums[0] == sums[1] != sums[2]
 
 
 # building

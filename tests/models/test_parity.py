@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.random_weights import CONFIGS, draw_weights
 from safetensors.numpy import save_file
 from scripts import make_parity
 
@@ -21,7 +22,7 @@ from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError
-from opdbus.models import build, folder, reference, synthetic
+from opdbus.models import build, folder, reference
 from opdbus.models.folder import Model
 from opdbus.models.level_table import LEVELS
 from opdbus.models.shape import PADDING, Shape
@@ -256,8 +257,8 @@ def test_random_shapes_equal_transformers_live(case: Case) -> None:
 def test_true_shapes_equal_transformers_live(name: str, tmp_path: Path) -> None:
     """Equal the installed transformers with random weights in a level's true shape."""
     pytest.importorskip("sentence_transformers", reason="the extra `train` is not installed")
-    level, config = LEVELS[name], synthetic.CONFIGS[name]
-    weights = synthetic.weights(config, np.random.default_rng(0), 0.05)
+    level, config = LEVELS[name], CONFIGS[name]
+    weights = draw_weights(config, np.random.default_rng(0), 0.05)
     shape = Shape(
         config["num_hidden_layers"], config["hidden_size"], 12,
         config["layer_norm_eps"], level.max_tokens, config["model_type"],

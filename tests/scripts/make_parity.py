@@ -1,8 +1,9 @@
-"""Makes the parity texts and their reference vectors: `python tests/scripts/make_parity.py`.
+"""Makes the parity texts and their reference vectors.
 
-Needs the extra `train` and the models (`make models`); writes data/parity_texts.json,
-data/parity.npz and data/parity_levels.npz. The tests import from here what both sides must agree
-on: how a text is made from its recipe, and two shapes with random weights. Only `main` needs torch.
+`PYTHONPATH=tests python tests/scripts/make_parity.py` needs the extra `train` and the models
+(`make models`); it writes data/parity_texts.json, data/parity.npz and data/parity_levels.npz. The
+tests import from here what both sides must agree on: how a text is made from its recipe, and two
+shapes with random weights. Only `main` needs torch.
 """
 
 # ruff: noqa: RUF001 -- characters that look like others are what the texts are for
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from harness.random_weights import draw_weights
 
 from opdbus import config
-from opdbus.models import folder, synthetic, weights
+from opdbus.models import folder, weights
 from opdbus.models.level_table import LEVELS
 from opdbus.models.shape import PADDING
 
@@ -212,7 +214,7 @@ PADDING_AT = (0, 5, 6, 30)  # places in some rows where a text spells MPNet's pa
 
 def drawn(shape: dict[str, Any]) -> Weights:
     """Make a shape's weights; RandomState's streams are promised never to change."""
-    return synthetic.weights(shape, np.random.RandomState(3), 0.05)
+    return draw_weights(shape, np.random.RandomState(3), 0.05)
 
 
 def mpnet_drawn() -> Weights:

@@ -261,10 +261,6 @@ class Connection:
         """Send an encoded message."""
         self._transport.send(written)
 
-    def reply_error(self, call: Call, name: str, text: str) -> int:
-        """Send an error reply to a call; return its size in bytes."""
-        return self.send_error(call.sender, call.serial, name, text)
-
     def send_error(self, destination: str, reply_serial: int, name: str, text: str) -> int:
         """Send an error reply to the call of a serial; return its size in bytes."""
         written = self.encode(new_error(destination, reply_serial, name, text))

@@ -132,34 +132,12 @@ async def earlier(memory: StateStore, object_id: ObjectId) -> frozenset[ObjectId
     )
 
 
-async def named(memory: StateStore, object_id: ObjectId) -> list[ObjectId]:
-    """Return the objects that the fields of an object name."""
-    return [*_named_objects(object_id, await fields_of(memory, object_id))]
-
-
 async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Json]:
     """Return the joined fields of an object, {} if it does not exist."""
     if not memory.catalogue.has(object_id):
         return {}
     entries = memory.catalogue.require_entries(object_id)
     return memory.merge_properties(entries, await memory.content(entries))
-
-
-async def naming(memory: StateStore, field: str, object_id: ObjectId) -> list[ObjectId]:
-    """Return the units that name a unit in a field, sorted; of at most `MOST` candidates."""
-    return [
-        each
-        for each in await _candidates(memory, field, object_id)
-        if each[:2] == UNIT
-        and object_id.name in _names_of((await fields_of(memory, each)).get(field))
-    ]
-
-
-def units_in(fields: Mapping[str, Json], *names: str) -> list[ObjectId]:
-    """Return the distinct units that the given fields name."""
-    return list(
-        dict.fromkeys(ObjectId(*UNIT, name) for key in names for name in _names_of(fields.get(key)))
-    )
 
 
 async def _candidates(memory: StateStore, field: str, object_id: ObjectId) -> list[ObjectId]:

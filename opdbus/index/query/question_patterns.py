@@ -35,13 +35,8 @@ _OF_STATES: Final = frozenset(
 SWITCHED: Final = frozenset(("on", "off"))
 # Words of states that only what runs, or is set to run, can have.
 _RUNNING: Final = SWITCHED | frozenset("enabled disabled active inactive running up down".split())
-_VERBS: Final = frozenset(("is", "are"))
 # Second and third words of questions about a single object: `which version of redis`.
 _OF_ONE: Final = frozenset({("version", "of"), ("when", "is"), ("when", "has"), ("long", "has")})
-# A text with one of these words does not state an object's state.
-_NO_STATEMENTS: Final = frozenset(
-    "how when why where which what who that there if list show".split()
-)
 # Cached questions: a search asks for the pattern of its question several times.
 _QUESTIONS: Final = 16
 
@@ -168,21 +163,20 @@ def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Fo
     lacking = asked.subject & ~having if can_have else 0
     holders, asked = asked.subject, RequestedKinds(*(named & ~lacking for named in asked))
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
-    is_of_state = is_whether or is_statement(question)
     # `is it running` ends in a state, `is a frontend to various audio converters` does not
     ends = [phrase.split() for phrase in phrases.values()]
     ends_in_state = words[-1] in _OF_STATES or any(words[-len(one) :] == one for one in ends)
-    is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and ends_in_state
-    if (words[0] in _ASKING or is_of_state) and not asked.named:
+    is_of_one = (is_whether or tuple(words[1:3]) in _OF_ONE) and ends_in_state
+    if words[0] in _ASKING and not asked.named:
         having = kinds.of_phrases("service") if words[0] == "did" else having
         # a nightly run is that of a service, not of a timer
         states = having & ~kinds.of_phrases("timer|cron job")
         asked = (
             RequestedKinds(*(named | states for named in asked))
-            if is_of_state
+            if is_whether
             else RequestedKinds(having, asked.subject)
         )
-    found = Form(asked, (), EVERY if is_of_state else 0, is_of_one, is_pure)
+    found = Form(asked, (), EVERY if is_whether else 0, is_of_one, is_pure)
     if not is_pure or "or" in words:
         return found
     # the values that the subject may have, if there are several
@@ -232,16 +226,6 @@ def subject(question: str) -> list[str]:
     """Return the terms that name the object whose state is asked for."""
     passed = states(question) | kinds.kind_words(question) | _FILLERS
     return [word for word in query_terms.terms(question) if word not in passed]
-
-
-def is_statement(question: str) -> bool:
-    """Return whether a question states the state of an object: `the web server is down`."""
-    words = tables.words_of(question) or [""]
-    if words[0] in _ASKING or not _NO_STATEMENTS.isdisjoint(words):
-        return False
-    at = next((at for at, word in enumerate(words) if word in _VERBS), 0)
-    rest = " ".join(words[at + 1 :])
-    return at > 0 and rest in vocabulary.values_in(rest).values()
 
 
 @cache

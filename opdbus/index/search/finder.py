@@ -39,7 +39,7 @@ from opdbus.index.query.question_conditions import MAX_CHARACTERS
 from opdbus.index.ranking import confidence
 from opdbus.index.ranking.confidence import CERTAIN, RatedHit, rate, rate_similar
 from opdbus.index.ranking.scores import Boosts, Score, Similarity, rank
-from opdbus.index.search import explanations, hit_features, related_answers
+from opdbus.index.search import explanations, hit_features
 from opdbus.index.search.hit_features import WordSimilarity
 from opdbus.index.search.hits import Explanation, Hit, Query, SearchRequest
 from opdbus.index.search.lexical_matches import (
@@ -353,7 +353,7 @@ class Finder:
     ) -> tuple[RankedHits, Mapping[int, Content]]:
         """Reorder the best rows by what is read of them; return these rows and their contents.
 
-        Adds term overlap, superlatives, related answers, confidence features and mismatches.
+        Adds term overlap, superlatives, confidence features and mismatches.
         """
         question, best = query.question, found[: hit_features.OVERLAPPED]
         contents = await self._memory.content([entry for entry, _ in best])
@@ -361,12 +361,6 @@ class Finder:
             found = hit_features.order_by_overlap(question, query.matches.missing, found, contents)
             if query.most:
                 found = extremes.order(query.most, found)
-            found = await related_answers.add_related(
-                self._memory, question, found, contents, query.within
-            )
-            related = [e for e, _ in found[: related_answers.MOST] if e.id not in contents]
-            if related:
-                contents = {**contents, **await self._memory.content(related)}
         if self._words is None:
             self._words = await asyncio.to_thread(hit_features.ours)
         best = [row for row in found[: confidence.COMPARED] if row[0].id in contents]

@@ -90,7 +90,7 @@ class Query:
     without: ObjectId | None = None
     # the entries to search, in the order of places; None for all
     within: EntryRefs | None = None
-    # comparisons in the question
+    # times and the superlative in the question
     compared: Sequence[ComparedValue] = ()
     most: Superlative | None = None
     # spelling corrections

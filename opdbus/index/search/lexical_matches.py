@@ -47,9 +47,6 @@ from opdbus.state.object import Json
 TELLING: Final = 500
 # An identifier in more entries, such as a common port, means none of them.
 _FEW: Final = 5
-# A state of a larger share of entries is an ordinary one.
-_USUAL_STATE: Final = 0.04
-_ADJECTIVE_AND_NOUN: Final = 2
 # A host with fewer objects lacks most words that are about it.
 _FEW_OBJECTS: Final = 30
 # Weight of an everyday word beside the question's own, and the idf at which it is full.
@@ -76,12 +73,6 @@ _PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
 _STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
 # Words allowed between the name of a field and its number.
 _BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
-# Field names for everyday words.
-_CALLED: Final[Mapping[str, Sequence[str]]] = {
-    "account": ("user",), "who": ("shell", "group", "member"),
-    # `what runs as www-data`
-    "as": ("user",), "under": ("user",),
-}  # fmt: skip
 # Numbers in words, without `one`, which rarely means 1.
 _DIGITS: Final = {word: str(number) for word, number in NUMBERS.items() if number > 1}
 # Fields whose values are all technical words, and fields where only words in capitals or with a
@@ -211,14 +202,9 @@ def read_matches(
     """Return the lexical matches of a question; takes about a millisecond with words in memory."""
     # negated values are not searched: `not enabled` would find `enabled`
     denied = vocabulary.negated_words(question)
-    terms: Sequence[str] = [term for term in query_terms.terms(question) if term not in denied]
+    terms = [term for term in query_terms.terms(question) if term not in denied]
     if not terms:
         return LexicalMatches(question, 0, np.zeros(view.end, np.float32))
-    terms = _without_state(question, terms, view)
-    if question_patterns.is_statement(question):
-        # the state in `the web server is down` would find what shuts the host down
-        states = question_patterns.states(question)
-        terms = [term for term in terms if term not in states] or terms
     found = bm25_scores(store, lookup, terms, view)
     scores, objects = found.scores(), len(view.places)
     scores /= np.float32(bm25_upper_bound([*found.counts.values()], objects))
@@ -278,18 +264,6 @@ def _add_everyday(
         scores[places] = np.minimum(scores[places] + extra[places], 1)
 
 
-def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequence[str]:
-    """Return the terms without a leading state of many entries: `stopped database`.
-
-    Entries in the state are boosted instead; the word would find what stops something.
-    """
-    said = vocabulary.values_in(terms[0])
-    if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
-        return terms
-    having = np.count_nonzero(entries_having(next(iter(said)), view.traits[: view.end]))
-    return terms[1:] if having > _USUAL_STATE * len(view.places) else terms
-
-
 def find_missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
     """Return the share of a question that no object has; words that name values are not missing.
 
@@ -315,9 +289,8 @@ def read_literals(store: Store, question: str, matches: Mapping[str, int]) -> li
         for word in query_terms.names(question)
         if matches.get(word.lower(), 0) <= _MOST_WITH_VALUE and word.lower() not in denied
     ]
-    # words of the question that may name fields, and the field names they stand for
+    # words of the question that may name fields
     fields = {form for word in split(question) for form in (word, singular(word))}
-    fields.update(*(_CALLED.get(word, ()) for word in fields))
     found += [Literal(word, _having_value(store, word, fields)) for word in words[:_MAX_VALUES]]
     return [literal for literal in found if literal.entries]
 
@@ -329,9 +302,8 @@ def _numbered(question: str) -> list[str]:
     found: dict[str, None] = {}
     for at, token in enumerate(tokens):
         if token.isdecimal():
-            for word in (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2]):
-                names = _CALLED.get(singular(word), [word])
-                found |= dict.fromkeys(f"{name} {token}" for name in names)
+            beside = (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2])
+            found |= dict.fromkeys(f"{word} {token}" for word in beside)
     for name, pattern in (("port", _PORT), ("status", _STATUS)):
         found |= dict.fromkeys(f"{name} {number}" for number in pattern.findall(question.lower()))
     return list(found)[:_MAX_VALUES]
