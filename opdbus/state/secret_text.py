@@ -88,7 +88,7 @@ def _hide_by_context(
         colons = text.count(":")
         for fewest, pattern in patterns.IN_FIELDS:
             if colons >= fewest:
-                text = sub(pattern, _keep_groups, text)
+                text = sub(pattern(), _keep_groups, text)
         if colons:
             text = sub(patterns.FIELD, _hide_field, text)
     text = _hide_named(text)
@@ -109,7 +109,7 @@ def _steps_with(marks: frozenset[str]) -> tuple[_Steps, _Steps]:
     """Return the rows whose marks contain one of those found, before and after named values."""
     before, after = (
         tuple(
-            (row_marks, pattern, hide)
+            (row_marks, pattern(), hide)
             for rows, hide in tables
             for row_marks, pattern in rows
             if any(_has(mark, marks) for mark in row_marks)
