@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from opdbus.state import secret_commands as commands
 from opdbus.state import secret_names, secret_words
 from opdbus.state import secret_patterns as patterns
-from opdbus.state.long_text import end_of, search, sub
+from opdbus.state.long_text import LazyPattern, end_of, search, sub
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
@@ -99,9 +99,7 @@ def _hide_by_context(
     return _take(after, text, lower)
 
 
-_Steps: TypeAlias = tuple[
-    tuple[tuple[str, ...], re.Pattern[str], Callable[[re.Match[str]], str]], ...
-]
+_Steps: TypeAlias = tuple[tuple[tuple[str, ...], LazyPattern, Callable[[re.Match[str]], str]], ...]
 
 
 @lru_cache(maxsize=1024)
@@ -109,7 +107,7 @@ def _steps_with(marks: frozenset[str]) -> tuple[_Steps, _Steps]:
     """Return the rows whose marks contain one of those found, before and after named values."""
     before, after = (
         tuple(
-            (row_marks, pattern(), hide)
+            (row_marks, pattern, hide)
             for rows, hide in tables
             for row_marks, pattern in rows
             if any(_has(mark, marks) for mark in row_marks)
@@ -123,7 +121,7 @@ def _take(steps: _Steps, text: str, lower: str) -> str:
     """Replace matches of the patterns that have a mark in the text."""
     for marks, pattern, hide in steps:
         if _has(lower, marks):
-            text = sub(pattern, hide, text)
+            text = sub(pattern(), hide, text)
     return text
 
 
