@@ -17,7 +17,7 @@ def main() -> None:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Exact search multiplies one matrix by one vector: a second thread only costs memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    modules("local" if sys.argv[1:2] in (["daemon"], ["run"]) else _COMMANDS)
+    modules(*sys.argv[1:2])
     from opdbus.cli.root import OutputClosed, root
 
     # where the parent process closed them
@@ -45,17 +45,43 @@ def main() -> None:
         sys.exit(0)
 
 
-_COMMANDS: Final = (
-    "local status top drifting declaring find_objects show_insight mapping show_history alerts"
-    " proving facts changing models measure_engine gateway gateway.mcp gateway.open_page fleet"
-    " fleet.ask_fleet fleet.ask_peers fleet.ask_past fleet.serve_fleet fleet.fleet_hosts"
-    " fleet.sending fleet.working fleet.witnessing"
-)
+# The modules that add commands to the root, each with the commands that need it.
+_COMMANDS: Final = {
+    "local": "daemon run config doctor check",
+    "status": "status metrics levels show",
+    "top": "top",
+    "drifting": "drift",
+    "declaring": "declare",
+    "find_objects": "ask search similar fields list",
+    "show_insight": "topics odd",
+    "mapping": "map",
+    "show_history": "changes history",
+    "alerts": "notify",
+    "proving": "history",
+    "facts": "facts",
+    "changing": "publish withdraw reload set-provider",
+    "models": "models",
+    "measure_engine": "vectorize providers devices bench",
+    "gateway": "gateway",
+    "gateway.mcp": "mcp",
+    "gateway.open_page": "page",
+    "fleet": "fleet",
+    "fleet.ask_fleet": "fleet",
+    "fleet.ask_peers": "fleet",
+    "fleet.ask_past": "fleet",
+    "fleet.serve_fleet": "fleet",
+    "fleet.fleet_hosts": "fleet",
+    "fleet.sending": "fleet",
+    "fleet.working": "fleet",
+    "fleet.witnessing": "fleet",
+}
 
 
-def modules(names: str = _COMMANDS) -> Sequence[ModuleType]:
+def modules(command: str = "") -> Sequence[ModuleType]:
     """Import the modules that add commands to the root, in the order of the manual.
 
+    With the name of a command these are the modules that it needs, which takes half as long.
     Commands of the daemon itself come first, then those that query it, then those about engines.
     """
-    return [import_module(f"opdbus.cli.{name}") for name in names.split()]
+    needed = [name for name, commands in _COMMANDS.items() if command in commands.split()]
+    return [import_module(f"opdbus.cli.{name}") for name in needed or _COMMANDS]

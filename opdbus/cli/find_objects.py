@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import click
 
-from opdbus.cli import completing, output
+from opdbus.cli import completing, modules, output
 from opdbus.cli.daemon_calls import (
     ask,
     fields_of,
@@ -353,6 +353,7 @@ def find_route(question: str) -> routes.Route:
 
 def _run_command(context: click.Context, arguments: list[str]) -> Any:
     """Run another command and return its exit code."""
+    modules(arguments[0])
     command = root.commands[arguments[0]]
     with command.make_context(arguments[0], arguments[1:], parent=context) as inner:
         return command.invoke(inner)

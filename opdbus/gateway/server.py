@@ -4,17 +4,12 @@ import asyncio
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from socket import IPPROTO_TCP, TCP_NODELAY
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 import uvicorn
 from fastapi import FastAPI
 
 from opdbus import __version__
-from opdbus.errors import ConfigError
 from opdbus.gateway import (
     change_stream,
     embeddings,
@@ -31,6 +26,7 @@ from opdbus.gateway.http_connection import HttpConnection
 from opdbus.gateway.http_errors import add_error_answers
 from opdbus.gateway.http_limits import Limits
 from opdbus.gateway.http_metrics import Counters, metrics_app
+from opdbus.gateway.listeners import METRICS, WRITE, Listener, Options
 from opdbus.gateway.mcp.mcp_route import mcp_routes
 from opdbus.gateway.openapi import describe_routes
 from opdbus.gateway.page import page_routes as page
@@ -41,11 +37,6 @@ from opdbus.systemd.notify import Systemd
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-log = structlog.get_logger()
-
-READ: Final = "http"
-WRITE: Final = "write"
-METRICS: Final = "metrics"
 # A path takes the first route that fits: the stream comes before objects of any name.
 _READING: Final = (
     embeddings.router,
@@ -57,61 +48,8 @@ _READING: Final = (
     fleet_routes.router,
     page.router,
 )
-_LIMITS: Final = Limits()
 # Seconds between two looks at the clock, for the header `Date`.
 _TICK_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A listening socket and the application that serves it, by name."""
-
-    name: str
-    socket: socket.socket
-
-    def __post_init__(self) -> None:
-        """Let TCP send at once: the second part of an answer would wait 40 ms for the first."""
-        if self.is_tcp:
-            # connections inherit it; asyncio sets it only where the socket's protocol is named
-            self.socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-
-    @property
-    def is_tcp(self) -> bool:
-        """True if others than this host's users may reach it."""
-        return self.socket.family != socket.AF_UNIX
-
-    def __str__(self) -> str:
-        """Return the name and the address."""
-        address = self.socket.getsockname()
-        return f"{self.name} on {':'.join(map(str, address[:2])) if self.is_tcp else address}"
-
-
-class FleetAccess(NamedTuple):
-    """The URL of the fleet's database and its password; None leaves it to libpq's own file."""
-
-    url: str
-    password: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The gateway's settings.
-
-    The bus, the tokens of TCP, its names, the metrics' users, limits, and the fleet.
-    """
-
-    bus: str
-    token: str = ""
-    write_token: str = ""
-    names: Sequence[str] = ()
-    web_config: Path | None = None
-    limits: Limits = _LIMITS
-    fleet: FleetAccess | None = None
-
-    def token_of(self, listener: Listener) -> str:
-        """Return the token that clients of a listener send; empty if they need none."""
-        tokens = {READ: self.token, WRITE: self.write_token}
-        return tokens.get(listener.name, "") if listener.is_tcp else ""
 
 
 def read_app(link: DaemonLink, fleet: FleetLink | None = None) -> FastAPI:
@@ -131,8 +69,7 @@ def write_app(link: DaemonLink, fleet: FleetLink | None = None) -> FastAPI:
 
 
 async def serve(options: Options, listeners: Sequence[Listener], service: Systemd) -> None:
-    """Serve the listeners until SIGTERM; raises ConfigError if one may not be served so."""
-    _require_token(options, listeners)
+    """Serve the listeners, which `require_tokens` accepts, until SIGTERM."""
     counters = Counters()
     async with DaemonLink(options.bus) as link, signals(asyncio.Event()) as stopped:
         fleet = FleetLink(*options.fleet, embed_by_daemon(link)) if options.fleet else None
@@ -174,22 +111,6 @@ def _new_app(link: DaemonLink, fleet: FleetLink | None) -> FastAPI:
     add_error_answers(app)
     describe_routes(app)
     return app
-
-
-def _require_token(options: Options, listeners: Sequence[Listener]) -> None:
-    for each in listeners:
-        if each.is_tcp and each.name != METRICS and not options.token_of(each):
-            kind = "_WRITE" if each.name == WRITE else ""
-            raise ConfigError(
-                f"{each} needs a token, since any user may reach it: write one to a file that only"
-                f" this user may read, and let OP_DBUS_HTTP{kind}_TOKEN_FILE name it, or put it"
-                f" into /etc/credstore/op-dbus.http{kind.lower().replace('_', '-')}-token for the"
-                " service"
-            )
-    if options.token and options.token == options.write_token:
-        raise ConfigError("who may read could publish, too: take another token for writing")
-    if options.web_config and not any(each.name == METRICS for each in listeners):
-        log.info("web configuration not used", reason="there is no listener for metrics")
 
 
 def _describe(listeners: Sequence[Listener], counters: Counters, fleet: FleetLink | None) -> str:
@@ -240,8 +161,8 @@ def _server(
         app: ASGIApp = (write_app if listener.name == WRITE else read_app)(link, fleet)
     else:
         app = metrics_app(link, counters)
-        if options.web_config:
-            config = WebConfig(options.web_config)
+        config = options.web_config
+        if config:
             app = BasicAuth(app, config)
     limits = options.limits
     guarded = Guard(app, Access(options.token_of(listener), names), counters, listener.name, limits)

@@ -2,12 +2,21 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from functools import cache
+from typing import Final, TypeAlias
 
 # The range in which a match may begin in one step; the text of a step is twice as long.
 STEP: Final = 1 << 14
 # A match that ends this close to the end of its step may be longer in the whole text.
 _NEAR: Final = 256
+
+# A pattern that is compiled when it is first asked for.
+LazyPattern: TypeAlias = Callable[[], re.Pattern[str]]
+
+
+def lazy(pattern: str) -> LazyPattern:
+    """Return a pattern for a table of many, most of which a process never needs."""
+    return cache(lambda: re.compile(pattern))
 
 
 def search(pattern: re.Pattern[str], text: str, at: int = 0) -> re.Match[str] | None:

@@ -49,16 +49,14 @@ VALUE: Final = (
     r"""(?:'"'"'[^"']*+|"[^"]++"?|'[^']++'?|\$\([^()\n]{1,200}\)|\\?["'][^"'\\]++|[^\s"';|&)]++)"""
 )
 # A user before a password of any program: `-u bob -p x`, `--user sa -P x`, `-D cn=x -w x`.
-USER_AND_PASSWORD: Final = re.compile(
+USER_AND_PASSWORD: Final = (
     r"""(?<=\s)((?:-[uUlDn]|--?(?:[\w]+[-.])?user(?:-?name)?)(?:\s+|=)["']?[\w.@\\/=,-]++["']?\s+"""
     r"""(?:(?!--?\w*(?:pass|pw))-{1,2}[A-Za-z][\w.-]*+(?:(?:=|\s+)[^\s-]\S*+)?\s+){0,6}?"""
     r"""(?:-p|-P|-w|-pw|-pas|-pass)\s+)(?![-/~.$<`]|\d[\d:.,/-]*+(?:\s|$))"""
     rf"""({VALUE})"""
 )
 # The same without a user; the value must look like a password.
-LONE_PASSWORD: Final = re.compile(
-    rf"""(?<=\s)((?:(?:-[pPkKw]|-pw|-pass)\s+|/p(?:ass)?:))({VALUE})(?=\s|\Z)"""
-)
+LONE_PASSWORD: Final = rf"""(?<=\s)((?:(?:-[pPkKw]|-pw|-pass)\s+|/p(?:ass)?:))({VALUE})(?=\s|\Z)"""
 # Programs whose -p, -P or -w is no password, and such as run another program.
 NOT_ASKING: Final = re.compile(
     r"(?:journalctl|systemctl|systemd-run|machinectl|loginctl|busctl|runuser|su|ssh|scp"

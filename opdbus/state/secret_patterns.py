@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from opdbus.state import secret_commands as commands
+from opdbus.state.long_text import LazyPattern, lazy
 
 # Values under a secret name that are not secret: a policy, a file, a public key, a version.
 # Anchored, since an unanchored pattern would be tried at every position.
@@ -113,16 +114,16 @@ _CHAP = (
 )
 
 
-Rows: TypeAlias = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
+Rows: TypeAlias = tuple[tuple[tuple[str, ...], LazyPattern], ...]
 
 
 def _rows(*rows: tuple[str, str]) -> Rows:
-    """Compile patterns with their marks (separated by bars); every match contains a mark.
+    """Return patterns with their marks (separated by bars); every match contains a mark.
 
     Marks are compared with text in lower case that has one space between words and one before the
     first word.
     """
-    return tuple((tuple(marks.split("|")), re.compile(pattern)) for marks, pattern in rows)
+    return tuple((tuple(marks.split("|")), lazy(pattern)) for marks, pattern in rows)
 
 
 # Secrets recognised by the text around them; groups of a match are kept. Each match of these
@@ -251,14 +252,14 @@ IN_CONTEXT: Final = _rows(
 IN_FIELDS: Final = (
     (
         4,
-        re.compile(
+        lazy(
             r"""((?<![\w.*:@/-])[\w.*-]++:(?:\d{2,5}|\*):(?:\*|(?=\w*?[A-Za-z])[\w.-]++)"""
             r""":(?:\*|(?=\w*?[A-Za-z])[\w.-]++):)(?=[^\s"':]*[A-Za-z])[^\s"':]++(?=["'\s]|$)"""
         ),
     ),
-    (5, re.compile(r"(\w:\d+:)[0-9A-Fa-fX]{32}:[0-9A-Fa-f]{32}(:)")),
-    (5, re.compile(r"(\w::[\w.]*:[0-9a-fA-F]{16}:)[0-9a-fA-F]{32}:[0-9a-fA-F]++")),
-    (2, re.compile(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
+    (5, lazy(r"(\w:\d+:)[0-9A-Fa-fX]{32}:[0-9A-Fa-f]{32}(:)")),
+    (5, lazy(r"(\w::[\w.]*:[0-9a-fA-F]{16}:)[0-9a-fA-F]{32}:[0-9a-fA-F]++")),
+    (2, lazy(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
 )
 # A password or a hash behind the name of a user or a host: bob:x!1, client1:<hexadecimal digits>.
 FIELD: Final = re.compile(r":([^\s:/\"'()]{4,160}+)(?=[\s:\"']|\Z)")
@@ -297,9 +298,9 @@ ARGUMENTS: Final = _rows(
     )
 )
 # A command line, up to the next command.
-AFTER_USER: Final = (((" -",), commands.USER_AND_PASSWORD),)
-AFTER_OPTION: Final = (
-    ((" -p ", " -k ", " -w ", " -pw ", " -pass ", "/p:", "/pass:"), commands.LONE_PASSWORD),
+AFTER_USER: Final = _rows((" -", commands.USER_AND_PASSWORD))
+AFTER_OPTION: Final = _rows(
+    (" -p | -k | -w | -pw | -pass |/p:|/pass:", commands.LONE_PASSWORD),
 )
 COMMANDS: Final = _rows(
     (
@@ -403,11 +404,11 @@ _PREFIXES: Final = (
     " hvs. hvb. hvr."
 ).split()
 # Secrets anywhere in a text: password hashes, and tokens that are short or have several parts.
+_BEARER: Final = (
+    r"(?i)(\bbearer[ \t:=]++(?:token[ \t]++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+"
+)
 SHAPES: Final = _rows(
-    (
-        "bearer ",
-        r"(?i)(\bbearer[ \t:=]++(?:token[ \t]++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+",
-    ),
+    ("bearer ", _BEARER),
     (
         "|".join(_PREFIXES),
         rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{12,}}+",
@@ -426,7 +427,7 @@ SHAPES: Final = _rows(
     ("1000.", r"(?<![\w.])1000\.[0-9a-f]{32}\.[0-9a-f]{32}"),
 )
 SHAPES_BESIDE_SIGNS: Final = _rows(
-    ("bearer", SHAPES[0][1].pattern),
+    ("bearer", _BEARER),
     (
         "$",
         (

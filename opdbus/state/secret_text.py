@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from opdbus.state import secret_commands as commands
 from opdbus.state import secret_names, secret_words
 from opdbus.state import secret_patterns as patterns
-from opdbus.state.long_text import end_of, search, sub
+from opdbus.state.long_text import LazyPattern, end_of, search, sub
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
@@ -88,7 +88,7 @@ def _hide_by_context(
         colons = text.count(":")
         for fewest, pattern in patterns.IN_FIELDS:
             if colons >= fewest:
-                text = sub(pattern, _keep_groups, text)
+                text = sub(pattern(), _keep_groups, text)
         if colons:
             text = sub(patterns.FIELD, _hide_field, text)
     text = _hide_named(text)
@@ -99,9 +99,7 @@ def _hide_by_context(
     return _take(after, text, lower)
 
 
-_Steps: TypeAlias = tuple[
-    tuple[tuple[str, ...], re.Pattern[str], Callable[[re.Match[str]], str]], ...
-]
+_Steps: TypeAlias = tuple[tuple[tuple[str, ...], LazyPattern, Callable[[re.Match[str]], str]], ...]
 
 
 @lru_cache(maxsize=1024)
@@ -123,7 +121,7 @@ def _take(steps: _Steps, text: str, lower: str) -> str:
     """Replace matches of the patterns that have a mark in the text."""
     for marks, pattern, hide in steps:
         if _has(lower, marks):
-            text = sub(pattern, hide, text)
+            text = sub(pattern(), hide, text)
     return text
 
 

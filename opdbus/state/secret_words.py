@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from opdbus.state import secret_names
-from opdbus.state.long_text import STEP, finditer, sub
+from opdbus.state.long_text import STEP, LazyPattern, finditer, lazy, sub
 
 # The log2 ratio, plus 4, of the probabilities of a character pair in random text and in words of
 # hosts. Rows (first character) and columns (second): the letters a to z, then all digits together.
@@ -174,12 +174,12 @@ _SHAPED: Final = {
     "GAES256": r"ENC\[AES256_GCM[^\]\s]*+",
 }
 # The string that each match contains, and the format's pattern.
-SHAPED: Final = tuple((mark, re.compile(pattern)) for mark, pattern in _SHAPED.items())
+SHAPED: Final = tuple((mark, lazy(pattern)) for mark, pattern in _SHAPED.items())
 _START: Final = 2
 # Every position at which a format may begin, with its first two characters.
 STARTS: Final = re.compile(rf"(?<![A-Za-z0-9])(?=(\S{{{_START}}}))")
 # Patterns by the first two characters of their prefixes; matches without a digit do not count.
-FORMATS: Final[dict[str, re.Pattern[str]]] = {}
+FORMATS: Final[dict[str, LazyPattern]] = {}
 _BY_START: Final[dict[str, list[str]]] = {}
 for _row in _ROWS.strip().split("\n"):
     _follow, _fewest, *_prefixes = _row.split()
@@ -187,7 +187,7 @@ for _row in _ROWS.strip().split("\n"):
         _pattern = rf"{re.escape(_prefix)}{_CHARACTERS[_follow]}{{{_fewest},}}+"
         _BY_START.setdefault(_prefix[:_START], []).append(_pattern)
 for _start, _patterns in _BY_START.items():
-    FORMATS[_start] = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_patterns)})")
+    FORMATS[_start] = lazy(rf"(?<![A-Za-z0-9])(?:{'|'.join(_patterns)})")
 
 
 def may_hold_words(text: str) -> bool:
@@ -213,7 +213,7 @@ def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal
         starts = STARTS.findall(text, at, at + STEP + 1)
         patterns += [FORMATS[start] for start in FORMATS.keys() & starts]
     for pattern in dict.fromkeys(patterns):
-        text = sub(pattern, lambda m: redacted if any(map(str.isdigit, m[0])) else m[0], text)
+        text = sub(pattern(), lambda m: redacted if any(map(str.isdigit, m[0])) else m[0], text)
     if normal:
         return text
     if "-----BEGIN" not in text:

@@ -33,7 +33,8 @@ _HITS = 100
 async def everything(caller: Caller, most: int = _PAGE) -> str:
     """Ask for all that can be asked, and give all answers and signals as text.
 
-    All objects are listed and searched; of more than `most` only some are asked for one by one.
+    All objects are listed and searched; of more than `most` only some are asked for one by one. A
+    hit far down matches by no word: it is explained alike, so that one question has all of these.
     """
     answers: list[Any] = []
 
@@ -57,7 +58,8 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     # the marker itself is no question: an answer may not even hint that it was found
     for question in ("password", "secret token", "private key", "bearer", "hunter", "croissant"):
         for mode in ("hybrid", "lexical", "vector"):
-            await _search(ask, question, {"mode": mode, "all": True, "explain": True})
+            hits = _PAGE if question == "password" or mode == "lexical" else _HITS
+            await _search(ask, question, {"mode": mode, "all": True, "explain": True}, hits)
         await ask(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", question, {})
     for path, interface in ((ROOT_PATH, VECTORIZER), (STATE_PATH, STATE)):
         await ask(path, f"{_PROPERTIES}.GetAll", "s", interface)
@@ -83,10 +85,10 @@ async def _drift(ask: Callable[..., Awaitable[Any]]) -> None:
 
 
 async def _search(
-    ask: Callable[..., Awaitable[Any]], question: str, options: dict[str, Any]
+    ask: Callable[..., Awaitable[Any]], question: str, options: dict[str, Any], hits: int
 ) -> None:
-    """Ask for all hits, in pages."""
-    for offset in range(0, _PAGE, _HITS):
+    """Ask for so many hits, in pages."""
+    for offset in range(0, hits, _HITS):
         asked = options | {"offset": offset}
         found = await ask(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, _HITS, asked)
         if not found[-1]:

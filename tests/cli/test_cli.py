@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from conftest import EXAMPLE
@@ -520,6 +521,19 @@ def test_help_and_version(served: Running) -> None:
     )
     assert (alone.returncode, alone.stderr.startswith("Usage: op-dbus [OPTIONS]")) == (2, True)
     assert "op-dbus: " not in alone.stderr
+
+
+def test_each_command_has_the_modules_that_make_it() -> None:
+    """Import for a command all modules that add it, or a command of its group, and no others."""
+
+    def made_in(command: click.Command) -> set[str]:
+        own = {command.callback.__module__} if command.callback else set[str]()
+        inside = command.commands.values() if isinstance(command, click.Group) else ()
+        return own.union(*map(made_in, inside))
+
+    modules()
+    for name, command in root.commands.items():
+        assert {module.__name__ for module in modules(name)} == made_in(command)
 
 
 # what is refused

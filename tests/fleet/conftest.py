@@ -70,7 +70,8 @@ def static(tmp_path: Path) -> Config:
 def server() -> Iterator[FleetServer]:
     """Run `op-dbus fleet serve` for the tests of a module."""
     require_programs()
-    from harness.fleet_servers import fleet_folder, fleet_server
+    from harness.fleet_servers import fleet_server
+    from harness.fleets import server_folder
 
-    with fleet_folder() as folder, fleet_server(folder) as found:
+    with server_folder() as folder, fleet_server(folder) as found:
         yield found

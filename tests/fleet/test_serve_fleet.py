@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.fleet_hosts import until
-from harness.fleet_servers import fleet_folder, fleet_server, run_fleet
-from harness.fleets import facts, history, state_row
+from harness.fleet_servers import fleet_server, run_fleet
+from harness.fleets import facts, history, server_folder, state_row
 
 from opdbus.errors import OpDbusError
 from opdbus.fleet import fleet_server as server_process
@@ -231,7 +231,7 @@ def test_a_server_starts_and_ends(tmp_path: Path) -> None:
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notify.bind(str(tmp_path / "notify"))
     notify.settimeout(60)
-    with notify, fleet_folder() as folder:
+    with notify, server_folder() as folder:
         assert run_fleet(folder, "init").startswith("the schema was made\n")
         with fleet_server(folder, NOTIFY_SOCKET=str(tmp_path / "notify")) as first:
             credentials = first.add("web1")
@@ -252,7 +252,7 @@ def test_a_server_starts_and_ends(tmp_path: Path) -> None:
 
 def test_a_server_has_a_worker() -> None:
     """Compute vectors in a process with a role of its own, which has what time is left over."""
-    with fleet_folder() as folder, fleet_server(folder, ("--level", "static")) as server:
+    with server_folder() as folder, fleet_server(folder, ("--level", "static")) as server:
         server.add("web1")
         send(server, "web1", "machine")
         end = time.monotonic() + 120
@@ -279,7 +279,7 @@ def test_a_server_has_a_worker() -> None:
 
 def test_a_database_that_dies_ends_the_server() -> None:
     """End with a fault if PostgreSQL is killed, so that systemd starts both again."""
-    with fleet_folder() as folder:
+    with server_folder() as folder:
         with fleet_server(folder) as server:
             server.add("web1")
             send(server, "web1", "machine")
@@ -304,7 +304,7 @@ def test_root_runs_postgresql_as_a_user_without_its_groups(server: FleetServer) 
 
 def test_a_server_that_was_killed_is_started_again() -> None:
     """Take over from a process that was killed and left its PostgreSQL, but from no other."""
-    with fleet_folder() as folder:
+    with server_folder() as folder:
         with fleet_server(folder) as server:
             server.add("web1")
             send(server, "web1", "machine")
@@ -321,7 +321,7 @@ def test_a_server_that_was_killed_is_started_again() -> None:
 
 def test_an_address_that_is_taken_is_named(server: FleetServer) -> None:
     """Say which address cannot be used, before the database starts."""
-    with fleet_folder() as folder:
+    with server_folder() as folder:
         taken = f"127.0.0.1:{server.port}"
         told = run_fleet(folder, "serve", "--listen", taken, code=2)
         assert f"cannot listen on '{taken}'" in told

@@ -11,7 +11,7 @@ import pytest
 from harness.gateways import TOKEN, Gateway, receive, status
 from harness.running import Running, environment, run_program
 
-from opdbus.gateway.server import Listener
+from opdbus.gateway.listeners import Listener
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from harness.gateways import Gateway
 from harness.running import Running
-from opdbus.gateway.server import WRITE, FleetAccess, Listener, Options, serve
+from opdbus.gateway.listeners import WRITE, FleetAccess, Listener, Options
+from opdbus.gateway.server import serve
 from opdbus.systemd import notify
 
 

@@ -5,7 +5,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,14 +76,6 @@ def run_fleet(folder: Path, *words: str, code: int = 0) -> str:
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + (done.stderr if code else "")
-
-
-@contextmanager
-def fleet_folder() -> Iterator[Path]:
-    """Make a folder for a server; the path of a unix socket has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="op-dbus-fleet-") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 @contextmanager

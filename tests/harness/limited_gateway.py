@@ -10,7 +10,8 @@ import socket
 import sys
 
 from opdbus.gateway.http_limits import Limits
-from opdbus.gateway.server import Listener, Options, serve
+from opdbus.gateway.listeners import Listener, Options
+from opdbus.gateway.server import serve
 from opdbus.systemd import notify
 
 bus, path, limits = sys.argv[1:]

@@ -10,20 +10,22 @@ from harness.observing import PATIENCE, Source, observed
 from opdbus.bus.transport import connection
 from opdbus.errors import StoreError
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.observe.core import observation_diff
+from opdbus.observe.core import observation_diff, report
 from opdbus.observe.core.report import MAX_OBJECTS, Absent, LostSource, Observer, Report
 from opdbus.observe.core.system_bus import Service
 from opdbus.observe.supervisor import Supervisor
 from opdbus.platform.tasks import cancel
 
 
-async def test_room_that_is_freed_is_used(tmp_path: Path) -> None:
+async def test_room_that_is_freed_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing past the limit keeps what is known; once one fits, the status says no more."""
+    assert report.MAX_OBJECTS == 20_000
+    monkeypatch.setattr(report, "MAX_OBJECTS", most := 2000)
     source = Source()
-    source.lamps = {f"lamp {n}": {} for n in range(MAX_OBJECTS + 1)}
+    source.lamps = {f"lamp {n}": {} for n in range(most + 1)}
     async with observed(tmp_path, source.observer) as host:
-        await host.until(lambda: len(host.names) == MAX_OBJECTS)
-        assert "more than 20,000" in host.status.detail
+        await host.until(lambda: len(host.names) == most)
+        assert "more than 2,000 objects" in host.status.detail
         generation = host.memory.generation
         names = host.names
         source.lamps["lamp 3"] = {"colour": "red"}
@@ -32,7 +34,7 @@ async def test_room_that_is_freed_is_used(tmp_path: Path) -> None:
         assert (host.memory.generation, host.names) == (generation + 1, names)
         del source.lamps["lamp 7"]
         source.change(**source.lamps)
-        await host.until(lambda: f"house/lamp/lamp {MAX_OBJECTS}" in host.names)
+        await host.until(lambda: f"house/lamp/lamp {most}" in host.names)
         assert host.status.detail == ""
 
 

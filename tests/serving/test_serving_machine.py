@@ -51,7 +51,7 @@ from opdbus.serving.states import State
 from opdbus.state.object import Identity, ObjectId, StateObject
 
 # Sequences of a run of this test; `make test-all` asks for 20,000.
-SEQUENCES = int(os.environ.get("OP_DBUS_TEST_SEQUENCES", "200"))
+SEQUENCES = int(os.environ.get("OP_DBUS_TEST_SEQUENCES", "100"))
 PROVIDERS = ("cuda", "cpu:onnxruntime", "cuda,cpu:onnxruntime", "cpu:onnxruntime,cuda")
 NAMES = ("cuda", "cpu:onnxruntime")
 WORDS = ("network", "mail", "disk", "clock")

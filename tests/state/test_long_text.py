@@ -14,7 +14,7 @@ from opdbus.state import redact, secret_patterns
 from opdbus.state.long_text import STEP, end_of, finditer, search, sub
 from opdbus.state.secret_text import REDACTED
 
-_LONG: Final = 250_000
+_LONG: Final = 100_000
 _CHANCE: Final = random.Random(7)  # noqa: S311 -- the same texts each time
 _LETTERS: Final = string.ascii_letters + string.digits
 _WORD: Final = "".join(_CHANCE.choices(_LETTERS, k=40))
@@ -36,7 +36,7 @@ def test_a_secret_is_hidden_wherever_it_stands(name: str, place: int) -> None:
     """Hide a secret also where a step of looking at a long text ends inside it."""
     before, secret = _SECRETS[name]
     filler = ("some words of a note, " * (place // 22 + 1))[: place - 1] + " "
-    rest = "\n" + "and so on, " * 9000
+    rest = "\n" + "and so on, " * (3 * STEP // 11)
     text = filler + before + secret + rest
     clean = redact.redact({"note": text})["note"]
     assert secret[:12] not in clean

@@ -16,15 +16,26 @@ import click
 from opdbus.cli.fleet import read_password
 from opdbus.cli.root import load_settings, root
 from opdbus.errors import ConfigError, OpDbusError
+from opdbus.gateway.listeners import (
+    METRICS,
+    READ,
+    WRITE,
+    FleetAccess,
+    Listener,
+    Options,
+    require_tokens,
+)
 from opdbus.platform import pip
 from opdbus.platform.lines import write_line
 from opdbus.platform.token_files import find_credential, read_token
 
 if TYPE_CHECKING:
-    from opdbus.config import Config
-    from opdbus.gateway.server import FleetAccess, Listener
+    from collections.abc import Sequence
 
-NAMES: Final = ("http", "write", "metrics")
+    from opdbus.config import Config
+    from opdbus.gateway.web_config import WebConfig
+
+NAMES: Final = (READ, WRITE, METRICS)
 _LEAST_TOKEN: Final = 16
 _BACKLOG: Final = 1024
 # The socket's users are its group, as of the sockets that systemd makes.
@@ -51,8 +62,6 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
     from opdbus.systemd import notify
 
     try:
-        with pip.required("http"):
-            from opdbus.gateway import server
         flags = {"listen": ",".join(listen)} if listen else {}
         settings = load_settings(context.obj | flags)
         from opdbus import log
@@ -60,7 +69,7 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
         log.configure(settings, os.environ)
         service = notify.connect(os.environ, os.getpid())
         passed = notify.take_socket_list(os.environ, os.getpid())
-        listeners = [server.Listener(_known(name), own) for name, own in passed]
+        listeners = [Listener(_known(name), own) for name, own in passed]
         if not listeners:
             listeners = [_listen(each) for each in settings.listen]
         if not listeners:
@@ -68,14 +77,18 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
                 "there is nothing to listen on: start op-dbus-gateway.socket, or give"
                 " `--listen unix:PATH` or `--listen 127.0.0.1:9900`"
             )
-        options = server.Options(
+        options = Options(
             settings.bus,
             _read_token(settings.http_token_file, "op-dbus.http-token"),
             _read_token(settings.http_write_token_file, "op-dbus.http-write-token"),
             settings.http_hosts,
-            settings.http_web_config,
+            _read_web_config(settings.http_web_config, listeners),
             fleet=_find_fleet(settings),
         )
+        require_tokens(options, listeners)
+        # after what may be refused: it takes a second
+        with pip.required("http"):
+            from opdbus.gateway import server
         for each in listeners:
             write_line(f"listening: {each}", sys.stdout)
         asyncio.run(server.serve(options, listeners, service))
@@ -86,11 +99,24 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
 
 def _find_fleet(settings: Config) -> FleetAccess | None:
     """Return the fleet's database, if one is set; raises ConfigError for its password's file."""
-    from opdbus.gateway.server import FleetAccess
-
     if not settings.fleet_database:
         return None
     return FleetAccess(settings.fleet_database, read_password(settings.fleet_password_file))
+
+
+def _read_web_config(path: Path | None, listeners: Sequence[Listener]) -> WebConfig | None:
+    """Return the configuration of the metrics' listeners; raises ConfigError for its file."""
+    if not path:
+        return None
+    if not any(each.name == METRICS for each in listeners):
+        import structlog
+
+        reason = "there is no listener for metrics"
+        structlog.get_logger().info("web configuration not used", reason=reason)
+        return None
+    with pip.required("http"):
+        from opdbus.gateway.web_config import WebConfig
+    return WebConfig(path)
 
 
 def _known(name: str) -> str:
@@ -110,8 +136,6 @@ def _read_token(path: Path | None, credential: str) -> str:
 
 def _listen(given: str) -> Listener:
     """Return a listener of `[NAME=]unix:PATH` or `[NAME=]HOST:PORT`; raises ConfigError."""
-    from opdbus.gateway.server import Listener
-
     name, is_named, address = given.partition("=")
     if not is_named or "/" in name or ":" in name:
         name, address = "http", given
