@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from opdbus.state import secret_commands as commands
@@ -113,16 +114,19 @@ _CHAP = (
 )
 
 
-Rows: TypeAlias = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
+# A pattern is compiled when a text first has one of its marks: to compile all of them would take a
+# tenth of the time that a program needs to start.
+Rows: TypeAlias = tuple[tuple[tuple[str, ...], str | re.Pattern[str]], ...]
+compiled = lru_cache(maxsize=None)(re.compile)
 
 
 def _rows(*rows: tuple[str, str]) -> Rows:
-    """Compile patterns with their marks (separated by bars); every match contains a mark.
+    """Return patterns with their marks (separated by bars); every match contains a mark.
 
     Marks are compared with text in lower case that has one space between words and one before the
     first word.
     """
-    return tuple((tuple(marks.split("|")), re.compile(pattern)) for marks, pattern in rows)
+    return tuple((tuple(marks.split("|")), pattern) for marks, pattern in rows)
 
 
 # Secrets recognised by the text around them; groups of a match are kept. Each match of these
@@ -402,12 +406,12 @@ _PREFIXES: Final = (
     " sk_test_ pk_test_ rk_test_ whsec_ dop_v1_ shpat_ shpca_ shppa_ shpss_ dckr_pat_ tskey-"
     " hvs. hvb. hvr."
 ).split()
+_BEARER: Final = (
+    r"(?i)(\bbearer[ \t:=]++(?:token[ \t]++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+"
+)
 # Secrets anywhere in a text: password hashes, and tokens that are short or have several parts.
 SHAPES: Final = _rows(
-    (
-        "bearer ",
-        r"(?i)(\bbearer[ \t:=]++(?:token[ \t]++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+",
-    ),
+    ("bearer ", _BEARER),
     (
         "|".join(_PREFIXES),
         rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{12,}}+",
@@ -426,7 +430,7 @@ SHAPES: Final = _rows(
     ("1000.", r"(?<![\w.])1000\.[0-9a-f]{32}\.[0-9a-f]{32}"),
 )
 SHAPES_BESIDE_SIGNS: Final = _rows(
-    ("bearer", SHAPES[0][1].pattern),
+    ("bearer", _BEARER),
     (
         "$",
         (

@@ -100,7 +100,7 @@ def _hide_by_context(
 
 
 _Steps: TypeAlias = tuple[
-    tuple[tuple[str, ...], re.Pattern[str], Callable[[re.Match[str]], str]], ...
+    tuple[tuple[str, ...], str | re.Pattern[str], Callable[[re.Match[str]], str]], ...
 ]
 
 
@@ -123,7 +123,7 @@ def _take(steps: _Steps, text: str, lower: str) -> str:
     """Replace matches of the patterns that have a mark in the text."""
     for marks, pattern, hide in steps:
         if _has(lower, marks):
-            text = sub(pattern, hide, text)
+            text = sub(patterns.compiled(pattern), hide, text)
     return text
 
 

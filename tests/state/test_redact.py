@@ -1180,11 +1180,20 @@ def test_a_quick_look_finds_all_that_the_patterns_find(parts: list[str], between
     lower = f" {' '.join(plain(text).lower().split())}"
     for rows in (secret_patterns.IN_CONTEXT, secret_patterns.ARGUMENTS, secret_patterns.SHAPES):
         for marks, pattern in rows:
-            assert not pattern.search(plain(text)) or any(mark in lower for mark in marks)
+            found = secret_patterns.compiled(pattern).search(plain(text))
+            assert not found or any(mark in lower for mark in marks)
     for mark, pattern in SHAPED:
         assert mark in text or not pattern.search(text)
     for start, pattern in FORMATS.items():
         assert start in STARTS.findall(text) or not pattern.search(text)
+
+
+def test_every_pattern_compiles() -> None:
+    """Find no mistake in a pattern that is compiled only once a text has one of its marks."""
+    tables = [table for table in vars(secret_patterns).values() if isinstance(table, tuple)]
+    rows = [row for table in tables for row in table if isinstance(row, tuple) and len(row) == 2]
+    patterns = [pattern for _, pattern in rows if isinstance(pattern, str)]
+    assert len({*map(secret_patterns.compiled, patterns)}) > 150
 
 
 @settings(max_examples=300, deadline=None)
