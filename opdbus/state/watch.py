@@ -89,11 +89,11 @@ class Watch:
         """Wait for a change; events within `settle` seconds count as one.
 
         Returns None if a path on the way has changed or events were lost: make a new watch then.
-        Events already read are kept if this is cancelled.
+        No event is lost if this is cancelled.
         """
         while True:
             if not self._events:
-                self._events.append(await self._inotify.get())
+                await self._until_readable()
             await asyncio.sleep(settle)
             while len(self._events) <= _MAX_EVENTS and (event := self._inotify.sync_get()):
                 self._events.append(event)
@@ -101,6 +101,16 @@ class Watch:
             change = self._select(events)
             if change is None or change.masks:
                 return change
+
+    async def _until_readable(self) -> None:
+        """Wait until there are events; `Inotify.get` loses those it has read if it is cancelled."""
+        loop, descriptor = asyncio.get_running_loop(), self._inotify.fd
+        readable = asyncio.Event()
+        loop.add_reader(descriptor, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(descriptor)
 
     def _select(self, events: Collection[Event]) -> Change | None:
         """Return the change that events make; None if a new watch is needed."""

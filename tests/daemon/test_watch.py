@@ -326,3 +326,21 @@ def test_no_folder_of_our_own_is_needed(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "state.json"
     path.write_text("a")
     assert asyncio.run(times_told(path, lambda: path.write_text("bb"))) == [1]
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_wait_that_is_given_up_loses_no_change(tmp_path: Path, turns: int) -> None:
+    """Keep a change for the next wait, in whatever turn of the loop the first one is cancelled."""
+    path = tmp_path / "file"
+    with Watch([str(path)]) as watch:
+        first = asyncio.create_task(watch.change(SETTLE_SECONDS))
+        await asyncio.sleep(0)
+        path.touch()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        async with asyncio.timeout(PATIENCE):
+            change = await watch.change(SETTLE_SECONDS)
+    assert change
+    assert change.paths == {str(path)}

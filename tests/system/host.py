@@ -162,11 +162,20 @@ class Monitor:
         self._rest = b""
 
     def until(self, is_so: Callable[[], object]) -> None:
-        """Ask again after all that is said until it is so."""
+        """Ask again after all that is said until it is so.
+
+        A question that takes long is asked less often: it would keep those busy that it waits for.
+        """
         end = time.monotonic() + PATIENCE_SECONDS
-        while not is_so():
-            assert time.monotonic() < end, f"it did not become so; heard {self.heard[-5:]}"
+        while True:
+            asked = time.monotonic()
+            if is_so():
+                break
+            answered = time.monotonic()
+            assert answered < end, f"it did not become so; heard {self.heard[-5:]}"
             self._listen(0.2)  # some properties change without a signal
+            time.sleep(min(2 * (answered - asked), 1.0))
+            self._listen(0.0)
         self._listen(0.0)
 
     def changes(self, name: str) -> list[Any]:

@@ -23,7 +23,8 @@ STARTED = "39f53479d3a045ac8e11786248231fbf"
 FAILED = "d9b373ed55a64feb8242e02dbe79a49c"
 CHANGES = (
     f"type='signal',sender='{NAME}'",
-    "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged'",
+    # not of those that ask: each question would ask again
+    f"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{NAME}'",
 )
 
 

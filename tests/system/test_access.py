@@ -108,8 +108,9 @@ def listening(host: Host, user: str) -> Iterator[Callable[[], list[tuple[str, st
         yield heard
 
 
-def test_only_readers_hear_which_objects_change(host: Host, service: Service) -> None:
+def test_only_readers_hear_which_objects_change(host: Host, observer: Service) -> None:
     """A stranger hears counts; root and the group hear which objects change and drift."""
+    service = observer
     service.configure(DRIFT_THRESHOLD="info", VECTOR_LEVEL="static")
     service.systemctl("restart")
     service.until_ready()

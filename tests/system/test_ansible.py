@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from harness.debian import build, needs_dpkg
 
+from system.conftest import IS_ALL
 from system.host import Host
 from system.installing import ROOT
 from system.service import CHANGES, SETTINGS, STATE_FILE, UNIT, Service
@@ -21,9 +22,12 @@ FACTS = "/etc/ansible/facts.d/op_dbus.fact"
 # stands for that of op-dbus, which the host has already
 PACKAGE, FILE = "op-dbus-demo", "op-dbus-demo_1.0_all.deb"
 pytestmark = needs_dpkg
+# a play takes 12 s of processor time
+all_plays = pytest.mark.skipif(not IS_ALL, reason="it plays for minutes: `make test-all` does")
 PLAY: dict[str, Any] = {
     "hosts": "localhost",
     "connection": "local",
+    "gather_facts": False,
     "roles": ["op_dbus"],
     "post_tasks": [
         {"ansible.builtin.setup": {"filter": "ansible_local"}},
@@ -52,6 +56,7 @@ def playing(host: Host, ansible: Path, observer: Service, tmp_path: Path) -> Ite
     """Put ansible-core, the role, a package and what it declares on the host."""
     shutil.copytree(ansible, host.path(f"{PLACE}/core"), dirs_exist_ok=True)
     shutil.copytree(ROOT / "etc/ansible", host.path(f"{PLACE}/play"), dirs_exist_ok=True)
+    observer.systemctl("stop")
     settings = {"VECTOR_LEVEL": "none", "OBSERVE": "users"}
     observer.configure(**settings)
     built = build(tmp_path, PACKAGE, files={"/etc/op-dbus-demo.conf": "a=1\n"})
@@ -98,8 +103,38 @@ def _drifting(host: Host) -> list[str]:
     return [row["name"] for row in rows]
 
 
+def _apply(host: Host) -> None:
+    """Play the role once, and see that the host has all that it brings."""
+    assert _play(host)[0] > 0
+    assert "install ok installed" in host.ask("dpkg", "--status", PACKAGE)
+    assert "outsider" in host.ask("getent", "group", "op-dbus")
+    assert host.ask("stat", "--format=%a %U:%G", STATE_FILE, SETTINGS) == (
+        "640 root:op-dbus-config\n640 root:op-dbus-config"
+    )
+    assert host.ask("systemctl", "is-enabled", UNIT) == "enabled"
+
+
 def test_a_role_configures_declares_and_gathers(playing: Host) -> None:
-    """Check mode changes nothing; a run declares, a second changes nothing; facts show drift."""
+    """A run declares, a second changes nothing; facts show drift; a wrong file is refused."""
+    host = playing
+    _declare(host, sudo={"members": ["nobody-at-all"]})
+    with host.monitor(*CHANGES) as heard:
+        _apply(host)
+        heard.until(lambda: _drifting(host) == ["sudo"])
+    facts = json.loads(host.ask(FACTS))
+    assert (facts["drift"]["warning"], facts["drifting"]) == (1, ["users/group/sudo"])
+    changed, said = _play(host)
+    assert (changed, "users/group/sudo" in said) == (0, True), said
+    # a file that the daemon would refuse is not put there
+    host.write(f"{PLACE}/play/state.json", '{"version": 2}')
+    done = _run(host)
+    assert (done.returncode, "version 2 is unknown" in done.stdout) == (2, True)
+    assert "nobody-at-all" in host.path(STATE_FILE).read_text()
+
+
+@all_plays
+def test_check_mode_changes_nothing(playing: Host) -> None:
+    """Check mode changes nothing before a run and after it; of a changed file the daemon hears."""
     host = playing
     _declare(host, sudo={"members": []})
     before = host.path(STATE_FILE).read_text()
@@ -108,33 +143,17 @@ def test_a_role_configures_declares_and_gathers(playing: Host) -> None:
     assert host.path(STATE_FILE).read_text() == before
     assert not host.path(FACTS).exists()
     assert host.run("dpkg", "--status", PACKAGE).returncode
-    changed, _ = _play(host)
-    assert changed > 0
-    assert "install ok installed" in host.ask("dpkg", "--status", PACKAGE)
-    assert "outsider" in host.ask("getent", "group", "op-dbus")
-    assert host.ask("stat", "--format=%a %U:%G", STATE_FILE, SETTINGS) == (
-        "640 root:op-dbus-config\n640 root:op-dbus-config"
-    )
-    assert host.ask("systemctl", "is-enabled", UNIT) == "enabled"
+    _apply(host)
     for options in ((), ("--check",)):
         changed, said = _play(host, *options)
         assert changed == 0, said
-    # of a changed file, the daemon is told; what drifts then is in the facts
     _declare(host, sudo={"members": ["nobody-at-all"]})
     with host.monitor(*CHANGES) as heard:
         assert _play(host)[0] > 0
         heard.until(lambda: _drifting(host) == ["sudo"])
-    facts = json.loads(host.ask(FACTS))
-    assert (facts["drift"]["warning"], facts["drifting"]) == (1, ["users/group/sudo"])
-    changed, said = _play(host)
-    assert (changed, "users/group/sudo" in said) == (0, True)
-    # a file that the daemon would refuse is not put there
-    host.write(f"{PLACE}/play/state.json", '{"version": 2}')
-    done = _run(host)
-    assert (done.returncode, "version 2 is unknown" in done.stdout) == (2, True)
-    assert "nobody-at-all" in host.path(STATE_FILE).read_text()
 
 
+@all_plays
 def test_what_the_role_brought_is_taken_away(playing: Host) -> None:
     """Take away all that a run brought with `absent`; a second run changes nothing."""
     host = playing
@@ -158,6 +177,7 @@ def test_what_the_role_brought_is_taken_away(playing: Host) -> None:
         assert changed == 0, said
 
 
+@all_plays
 def test_the_example_plays_on_a_host_without_facts(playing: Host) -> None:
     """Check mode of the example passes on a host that no run has configured yet."""
     host = playing

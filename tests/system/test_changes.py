@@ -87,7 +87,7 @@ def test_a_stopped_service_is_not_started_by_watching(host: Host, observer: Serv
 
 def test_a_restart_of_op_dbus_is_told(host: Host, observer: Service) -> None:
     """A restart of op-dbus changes nothing and nothing sees it; it is in history all the same."""
-    observer.observe("systemd", level="medium")
+    observer.observe("systemd")
     with watching(host) as lines:
         observer.systemctl("restart")
         until(lines, "op-dbus.service restarted (while op-dbus was not running)")

@@ -39,8 +39,9 @@ def test_other_readers_of_the_settings_are_told(host: Host) -> None:
     assert "ok       privacy of /etc/op-dbus: only root and the service may read it" in text
 
 
-def test_a_service_that_cannot_serve(host: Host, service: Service) -> None:
+def test_a_service_that_cannot_serve(host: Host, observer: Service) -> None:
     """Every command and the doctor say why the service ended, and do not start it again."""
+    service = observer
     service.configure(VECTOR_LEVEL="high")
     fault = "the high model sentence-transformers/all-mpnet-base-v2 is not"
     after = host.cursor()

@@ -81,9 +81,10 @@ def test_a_second_instance_is_refused(host: Host, service: Service) -> None:
     ],
 )
 def test_what_only_a_person_can_mend_is_not_retried(
-    host: Host, service: Service, settings: dict[str, str], code: str, sentence: str
+    host: Host, observer: Service, settings: dict[str, str], code: str, sentence: str
 ) -> None:
     """A bad setting ends it with 2, a provider or model that is not to be had with 3, for good."""
+    service = observer
     service.systemctl("stop")
     service.configure(**settings)
     after = host.cursor()

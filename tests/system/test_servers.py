@@ -20,8 +20,9 @@ def why_not_the_server(host: Host, service: Service) -> str:
     return str(reason)
 
 
-def test_a_server_is_reached_by_the_drop_in_alone(host: Host, service: Service) -> None:
+def test_a_server_is_reached_by_the_drop_in_alone(host: Host, observer: Service) -> None:
     """The reason and the doctor name the drop-in where it is missing, and it opens the way."""
+    service = observer
     write_tiny_model(host.path(f"{STORE}/tiny"))
     host.ask("chmod", "-R", "a+rX", f"{STORE}/tiny")
     chain = f"remote:http://127.0.0.1:{PORT},cpu:onnxruntime"

@@ -3,9 +3,11 @@
 import re
 
 import pytest
+from harness.tiny import write_tiny_model
 
 from opdbus.engine import gate
 from opdbus.engine.providers import PROVIDERS
+from system.conftest import IS_ALL
 from system.host import Host
 from system.service import (
     CHANGES,
@@ -23,13 +25,14 @@ from system.service import (
 SYSTEMD = "type='signal',sender='org.freedesktop.systemd1'"
 
 
-def test_a_first_start_is_told_step_by_step(host: Host, service: Service) -> None:
+def test_a_first_start_is_told_step_by_step(host: Host, observer: Service) -> None:
     """It is started once its name is owned; then it loads, vectorizes and is ready, and says so."""
+    service = observer
     service.systemctl("stop")
     # so that progress is told in many steps
-    service.configure(BATCH_TOKENS=1024)
+    service.configure(BATCH_TOKENS=1024, PRECISION="fp32")
     host.ask("find", STORE, "-name", "*.db*", "-delete")
-    service.declare({f"job{n}.service": f"does the work of number {n} " * 8 for n in range(1500)})
+    service.declare({f"job{number}.service": "works" for number in range(1500)})
     with host.subscribed(), host.monitor(SYSTEMD, *CHANGES) as heard:
         service.systemctl("start")
         assert service.get("State") in ("loading", "ready")
@@ -64,9 +67,10 @@ def test_it_runs_as_a_user_of_its_own(host: Host, service: Service) -> None:
     assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
 
 
-def test_the_sandboxed_model_answers(service: Service) -> None:
-    """The real model finds objects by other words, in the best precision of those tried."""
-    service.configure()
+def test_the_sandboxed_model_answers(observer: Service) -> None:
+    """The real model finds objects by other words."""
+    service = observer
+    service.configure(PRECISION="fp32")
     service.systemctl("restart")
     service.until_ready()
     (vector,) = service.call(ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "name resolution", "0")
@@ -75,6 +79,26 @@ def test_the_sandboxed_model_answers(service: Service) -> None:
     question = ["which address belongs to a domain?", "1", "0"]
     (hits,) = service.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", *question)
     assert hits[0][0].endswith("resolved_2eservice")
+    assert service.get("Fallbacks") == []
+
+
+@pytest.mark.parametrize("model", ["tiny", "real"])
+def test_the_best_precision_is_chosen_in_the_sandbox(
+    host: Host, observer: Service, model: str
+) -> None:
+    """All precisions are tried, and the fastest of those that are accurate serves."""
+    service = observer
+    if model == "tiny":
+        tiny = write_tiny_model(host.path(f"{STORE}/tiny"))
+        host.ask("chmod", "-R", "a+rX", f"{STORE}/tiny")
+        service.configure(MODEL=f"{STORE}/{tiny.name}")
+    elif IS_ALL:
+        service.configure()
+    else:
+        pytest.skip("to try the real model takes a minute: `make test-all` does")
+    service.systemctl("restart")
+    service.until_ready()
+    host.run("rm", "-rf", f"{STORE}/tiny")
     provider, precision = service.get("Provider"), service.get("Precision")
     rows = service.get("Accuracy")
     accuracy = [{key: value["data"] for key, value in row.items()} for row in rows]
