@@ -509,6 +509,7 @@ def test_schedules_in_words(fields: str, words: str) -> None:
         ("chronic /srv/job", "/srv/job"),
         ("setlock -n /run/lock/x /srv/job", "/srv/job"),
         ("gosu app /srv/job", "/srv/job"),
+        ("/usr/bin/test -f /x && /srv/job", "/srv/job"),
         ("chpst -u bob -m 99 /srv/job", "/srv/job"),
         ("/bin/bash /srv/job.sh >> /log", "/srv/job.sh"),
         ("sh -e ./job.sh x", "./job.sh"),
