@@ -389,6 +389,7 @@ def test_a_language_that_no_file_names(tmp_path: Path) -> None:
             "Type1Family", "OEM Default string 000", "default", "TBD", "x.x", "<BAD INDEX>",
             "System Serial Number", "Not Provided", "$(DEFAULT_STRING)", "(none)", "[Empty]",
             "ToBeFilledByO.E.M.", "TBD by OEM", "NotSpecified", "Type1Sku0", "Not-Set",
+            "Set by OEM", "<OUT OF SPEC>", "FFFFFFFF", "System UUID",
         )),
         *((text, text) for text in (
             "OptiPlex 7010", "KVM", "Virtual Machine", "Standard PC (Q35 + ICH9, 2009)", "MS-7C37",
