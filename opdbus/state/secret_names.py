@@ -38,7 +38,7 @@ _ENDINGS: Final = (
     *("psk", "passord", "losenord", "salasana", "adgangskode", "contrasena", "motdepasse"),
     *("signingkey", "encryptionkey", "privkey", "privatekey", "secretkey", "accesskey", "authkey"),
     *("masterkey", "sharedkey", "credential", "cred", "authtok", "setcookie", "licensekey"),
-    *("activationkey", "recoverykey", "productkey", "sessionkey"),
+    *("activationkey", "recoverykey", "productkey", "sessionkey", "enckey"),
 )
 # In other scripts, part of the name suffices.
 _PARTS: Final = tuple(

@@ -78,8 +78,8 @@ UNQUOTED = re.compile(_BARE)
 UNQUOTED_LINE = re.compile(rf"{_BARE}(?:[^\S\n]++(?![\w.-]++\s?[=:])(?!--?\w){_BARE})*")
 # Words that make a name secret only together with the word before, as in `API key: x`.
 SECOND_WORDS: Final = frozenset(
-    "key phrase code pin passe ordine sandi khau secreta secrete privada privee segreta privata"
-    " schlussel schluessel".split()
+    "key phrase code pin community passe ordine sandi khau secreta secrete privada privee segreta"
+    " privata schlussel schluessel".split()
 )
 WORD_BEFORE = re.compile(r"(?<![\w'-])(?:[\w'-]{1,40}[ ]){0,3}(?:[\w-]{1,20}')?(?=\Z)")
 
@@ -315,14 +315,17 @@ COMMANDS: Final = _rows(
     ),
 )
 # A secret's name and the secret as two words; the second must look like a password.
-_WHOM: Final = r"(?:for|of|on|at|by)[ \t]++(?:the[ \t]++)?(?:user[ \t]++|host[ \t]++)?[\w.@-]++:?"
+_WHOM: Final = (
+    r"(?:for|of|on|at|by|de|do|da|del|du|di|f\wr|pour|para|voor)[ \t]++(?:the[ \t]++)?"
+    r"(?:(?:user|host|backup|root|admin)[ \t]++)?[\w.@-]++:?"
+)
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time; that at fillers takes all or none of them
-    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
+    r"(?=[pksrbtacwhlPKSRBTACWHL])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|community|auth_?key|preshared-key|password-value"
-    r"|contrase\w{1,2}a|senha|passe|(?<=[a-z][ _-])(?:key|code))"
-    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted"
-    rf"|plain|now|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}))"
+    r"|contrase\w{1,2}a|senha|passe|wachtwoord|heslo|has\wo|l\wsenord|(?<=[a-z][ _-])(?:key|code))"
+    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|je|jest|\wr|string|hash"
+    rf"|encrypted|plain|now|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}))"
     r"(?P=filler)[\"']?)(?P<value>[^\s\"'|;&<>]{5,}+))"
 )
 # A word before `key` or `code` that makes it secret.
@@ -388,7 +391,7 @@ SENTENCES: Final = _rows(
 IN_TWO_WORDS: Final = tuple(
     "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token |community "
     "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya "
-    "|senha |passe |\"|'".split("|")
+    "|senha |passe |wachtwoord |heslo |hasło |haslo |lösenord |losenord |\"|'".split("|")
 )
 # Words that name a method, version, unit, time or other object rather than a password.
 NO_PASSWORD = re.compile(

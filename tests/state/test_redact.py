@@ -281,6 +281,16 @@ use address h allow admin:"SEC"
 iscsi://bob%SEC@h/iqn.2020-01.x:y/1
 password bob xSEC77
 "bob" "hunter7SEC"
+la contraseña de root es hunter7SEC
+senha do admin: hunter7SEC
+wachtwoord is hunter7SEC
+het wachtwoord voor bob is hunter7SEC
+heslo je hunter7SEC
+lösenord för bob hunter7SEC
+mot de passe de bob: hunter7SEC
+the passphrase for the backup disk is hunter7SEC
+snmp community: hunter7SEC
+ENCKEY=SEC
 """
 HIDDEN_CASES = [
     line.replace("SEC_not_a_key", "other") for line in HIDDEN.strip().splitlines() if line
@@ -782,6 +792,9 @@ log: "a":"b1"
 PRAGMA journal_mode=wal2
 bw login --sso
 register the hosts
+community: public-docs2
+heslo je povinné
+the password of the backup disk is asked for
 """
 
 
