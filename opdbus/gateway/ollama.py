@@ -35,7 +35,7 @@ class EmbedRequest(BaseModel):
     model: str
     input: Texts = None
     truncate: bool | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
+    dimensions: Annotated[int, Field(ge=0)] | None = None
 
 
 class EmbedAnswer(BaseModel):
@@ -79,7 +79,7 @@ async def embed(asked: EmbedRequest, request: Request, calls: Calls) -> Response
     texts = read_texts(asked.input)
     try:
         found = await calls.embed(
-            request, texts, asked.model, dimensions=asked.dimensions, may_cut=may_cut
+            request, texts, asked.model, dimensions=asked.dimensions or None, may_cut=may_cut
         )
     except HttpError as error:
         # ollama's own status for a text that is too long

@@ -100,7 +100,7 @@ class SimilarityRequest(BaseModel):
     """The body of `/similarity`."""
 
     inputs: SimilarityInputs
-    parameters: SimilarityParameters = SimilarityParameters()
+    parameters: SimilarityParameters | None = None
 
 
 class Info(BaseModel):
@@ -181,10 +181,11 @@ async def tokenize(asked: TokenizeRequest, calls: Calls) -> list[list[TokenRow]]
 @router.post("/similarity", response_model=list[float])
 async def similarity(asked: SimilarityRequest, request: Request, calls: Calls) -> Response:
     """Return the cosine of each text with the first."""
-    _refuse_prompt(asked.parameters.prompt_name)
+    parameters = asked.parameters or SimilarityParameters()
+    _refuse_prompt(parameters.prompt_name)
     texts = _read_compared(asked.inputs.sentences, "sentences")
     (source,) = read_texts(asked.inputs.source_sentence, "source_sentence")
-    found = await _embed(calls, request, [source, *texts], asked.parameters)
+    found = await _embed(calls, request, [source, *texts], parameters)
     headers = served_headers(found)
     cosines = await asyncio.to_thread(_cosines, found)
     return Response(json.dumps(cosines), media_type="application/json", headers=headers)

@@ -28,6 +28,8 @@ _WRAPPERS: Final[Mapping[str, str]] = {
     "run0": "-u -g -D --user --group --chdir --nice --setenv --unit --property --slice",
     "sudo": "-u -g -h -p -C -D -R -T -r -t --user --group --host --prompt --chdir --chroot",
     "doas": "-u -C",
+    **dict.fromkeys(("setlock", "setuidgid", "s6-setuidgid", "gosu", "su-exec"), ""),
+    "chpst": "-u -U -b -e -/ -n -l -L -m -d -o -p -f -c",
 }
 # The same of other programs, for those of which the place of an argument matters.
 _VALUED: Final[Mapping[str, str]] = {
@@ -41,11 +43,14 @@ _VALUED: Final[Mapping[str, str]] = {
     "sed": "-e -f -l --expression --file",
     "patch": "-i -d -p -o --input --directory",
     **dict.fromkeys(("vi", "vim", "nvim", "ex"), "-u -c -S --cmd"),
+    **dict.fromkeys(("sh", "bash", "dash", "zsh", "ksh", "ash"), "-o -O"),
 }
 # Those with an argument of their own before the command.
-_WITH_OPERAND: Final = frozenset("timeout flock chrt taskset".split())
-# Programs that run a script of a shell, and those of them whose options may follow the user.
-_SHELLS: Final = frozenset("sh bash dash zsh ksh ash su runuser".split())
+_WITH_OPERAND: Final = frozenset(
+    "timeout flock chrt taskset setlock setuidgid s6-setuidgid gosu su-exec".split()
+)
+# Programs that run a script, and others that run one for a user, whose options may follow.
+SHELLS: Final = frozenset("sh bash dash zsh ksh ash".split())
 _SWITCHERS: Final = frozenset(("su", "runuser"))
 _OF_SCRIPT: Final = frozenset(("--command", "--session-command"))
 _DEEPEST: Final = 3
@@ -117,7 +122,7 @@ def unwrap(words: Sequence[str], depth: int = 0) -> Iterator[Sequence[str]]:
     script = ""
     while words:
         program = PurePosixPath(words[0]).name
-        script = _script(words) if program in _SHELLS else ""
+        script = _script(words) if program in SHELLS | _SWITCHERS else ""
         if _ASSIGNMENT.fullmatch(words[0]):
             words = words[1:]
         elif program in _WRAPPERS and not script:

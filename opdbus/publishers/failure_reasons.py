@@ -39,7 +39,8 @@ _CONTROL: Final = re.compile(
 _WORDS: Final = (
     re.compile(
         r"\b(?:critical|fatal|panic(?:ked)?|seg(?:mentation )?fault|err(?:or)?s?|exception"
-        r"|terminate called|stack smashing)\b|\w(?:Error|Exception)\b",
+        r"|terminate called|stack smashing|\w*fehler|erreur|errore|erro|ошибка|błąd|chyba)\b"
+        r"|\w(?:Error|Exception)\b|エラー|错误",
         re.IGNORECASE,
     ),
     re.compile(
@@ -52,7 +53,9 @@ _WORDS: Final = (
     re.compile(
         r"\b(?:fail\w*|can(?:no|')t|cannot|could not|unable|denied|invalid|refused|missing|bad"
         r"|not found|no such|unknown|abort\w*|unexpected|illegal|unsupported|corrupt\w*"
-        r"|exceeded)\b",
+        r"|exceeded|unrecogni[sz]ed|not (?:configured|exist)|deadlock detected"
+        r"|(?:has|certificate|licen[cs]e) expired|(?<!\d )out of|another instance"
+        r"|undefined|attempt to (?:call|index|perform)|exited with [a-z ]{0,20}[1-9]\d*)\b",
         re.IGNORECASE,
     ),
 )
@@ -74,7 +77,7 @@ _PART: Final = (
 )
 _WORD: Final = r"(?:[\w-]{1,40} )"
 _END: Final = r"(?= ?(?:$|[,;|)}\]/]|\.(?: |$)|\w{1,40}\W?[:=]|and\b))"
-_NOTHING: Final = r"(?:0+(?:\.0+)?%?|none|nil|null|no|false|off|ok|success|undefined)"
+_NOTHING: Final = r"(?:0+(?:\.0+)?%?|none|nil|null|no|false|off|ok|success|undefined|disabled)"
 _LOGS: Final = r"(?:writ|send|log|print|redirect|forward|stor|report|output)"
 _LOGGED: Final = r"(?:written|sent|logged|printed|redirected|forwarded|reported)"
 _SOLVED: Final = r"(?:ignored|suppressed|recovered|cleared|resolved|corrected|fixed|handled)"
@@ -86,6 +89,7 @@ _HARMLESS: Final = re.compile(
     rf"\w*)[ -](?!such){_WORD}??{_FAULT}\b(?:,? (?:(?:or|and|nor) {_WORD}?)?{_FAULT}\b)*"
     rf"|(?<![\w.,:-])0 (?:{_WORD}{_WORD}|{_WORD})??{_NOUN}"
     rf"|(?:^|[.,;:(|/] |\b(?:and|with|found) )0 (?:{_WORD}{_WORD}|{_WORD})??{_FAULT}\b"
+    rf"|(?<![\w.,:-])0 {_FAULT} \w{{1,40}}s\b"
     rf"|\b{_FAULT}(?: \w{{1,40}})?\"? ?(?:[:=]|\.{{2,}}|is|are|was|were) ?"
     rf"(?:\"\"|''|\[\]|{{}}|[\"'(<\[]?{_NOTHING}[\"')>]?){_END}"
     # what is not heeded, is logged elsewhere, or would happen after an error
@@ -95,6 +99,8 @@ _HARMLESS: Final = re.compile(
     rf"|\b{_NOUN} (?:are|will be|is) {_LOGGED}\b"
     rf"|\b{_FAULT} {_WORD}?{_SOLVED}\b"
     rf"|\b(?:on|if|in case of|upon)[ _-]?(?:{_NOUN}|fail(?:s|ed)?)\b"
+    rf"|\b(?:watch|check|look|scan|search|monitor|wait)\w* (?:\S{{1,40}} )?for {_FAULT}\b"
+    rf"|\bmax(?:imum)?[ _-]{_NOUN}\b"
     # an end, for a reason that other lines have
     rf"|\b(?:due to|because of|after) {_WORD}?{_WORD}?{_NOUN}(?=\W{{0,2}}$)"
     # parts of programs and options
@@ -110,7 +116,7 @@ _HARMLESS: Final = re.compile(
     # paths, names of files, and frames of a stack
     r"|(?<![\w.@%+~-])[\w.@%+~-]*[/\\][^\s\"']*"
     rf"|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.{_SUFFIXES}\b"
-    r"|^(?:Traceback \(|File \"|at |raise |throw |except |catch |Emitted 'error'"
+    r"|^ {0,40}(?:Traceback \(|File \"|at |raise |throw |except |catch |Emitted 'error'"
     r"|During handling|The above exception).*",
     re.IGNORECASE,
 )
@@ -128,13 +134,13 @@ _CAPITALS: Final = re.compile(r"[A-Z]{3,11}")
 _FIRST_WORDS: Final = 7
 _LEVELS: Final[Mapping[str, int]] = {
     **dict.fromkeys(
-        "trace debug dbg info inf information notice note log ok system hint detail statement"
+        "trace debug dbg info inf ii information notice note log ok system hint detail statement"
         " context fine finer config verbose i 10 20 30".split(),
         _PLAIN,
     ),
-    **dict.fromkeys("warn warning wrn wng w 40".split(), _WARNING),
+    **dict.fromkeys("warn warning wrn wng ww w 40".split(), _WARNING),
     **dict.fromkeys(
-        "err error eror fatal ftl crit critical alert emerg emergency panic severe e f 50 60"
+        "err error eror ee fatal ftl crit critical alert emerg emergency panic severe e f 50 60"
         .split(),
         _ERROR,
     ),

@@ -60,7 +60,7 @@ _TELLING: Final = re.compile(
     r"|session opened for user root\b|^Accepted \S+ for root\b|^@cee:|^\{"
 )
 _OF_OTHERS: Final = re.compile(
-    r" : [^=]{0,200}\b(?:not|NOT|incorrect|required|sorry|unable|unknown)\b[^=]{0,200};"
+    r" : [^=]{1,400}; |: (?!Executing command)[^\[]{1,200}\[USER="
     r"|; USER=(?!root ;)| ; (?:EXIT|SIGNAL)=\w+| as (?!root )\S+ from |\[USER=(?!root\])"
 )
 _MAX_SHAPE: Final = 100

@@ -26,7 +26,7 @@ from opdbus.state.secret_text import (
     suspects,
 )
 
-VERSION: Final = 5
+VERSION: Final = 6
 
 # {"name": "DB_PASSWORD", "value": "x"}: keys of the name, and keys of the value.
 _NAME_KEYS: Final = frozenset(
@@ -62,8 +62,12 @@ _SPACES: Final = dict.fromkeys(map(ord, "\t\n\v\f\r\b\x1b"), " ")
 _WIDE: Final = 8
 _LEAST_TEXT: Final = 4
 _UNPRINTABLE: Final = re.compile(r"[^ -~]+")
-# Private keys in DER, as PKCS #1, #8 and #12 and SEC 1 have them: a sequence with a version.
-_PRIVATE_DER: Final = re.compile(rb"(?s)0(?:.|\x81.|\x82..)\x02\x01[\x00\x01\x03][\x02\x04\x30]")
+# Private keys in DER, as PKCS #1, #8 and #12 and SEC 1 have them: a sequence with a version; those
+# of OpenSSH; files of Kerberos.
+_PRIVATE: Final = re.compile(
+    rb"(?s)0(?:.|\x81.|\x82..)\x02\x01[\x00\x01\x03][\x02\x04\x30]"
+    rb"|openssh-key-v1\0|\x05[\x01-\x04]\0.{29}"
+)
 
 
 def redact_text(text: str, *, normal: bool = False) -> str:
@@ -117,10 +121,12 @@ def decode_bytes(data: bytes) -> str:
     """
     text = _decode(data)
     if text is not None:
-        return text
+        # they may be the words of a command
+        line = text.replace("\n", " ") if b"\0" in data else text
+        return line if redact_text(line) != redact_text(text).replace("\n", " ") else text
     # text inside of data, also as UTF-16
     readings = (data[::2], data[1::2], data)
-    if _PRIVATE_DER.match(data) or any(
+    if _PRIVATE.match(data) or any(
         redact_text(reading) != reading
         for reading in (_UNPRINTABLE.sub("\n", part.decode("latin-1")) for part in readings)
     ):

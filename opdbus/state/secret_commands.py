@@ -82,7 +82,7 @@ READS_SECRET: Final = re.compile(
     r"|zfs|keyctl|secret-tool|openconnect|openvpn|gpg2?|su|systemd-(?:creds|ask-password|cryptenroll)"
     r"|mkpasswd|slappasswd|htpasswd|openssl\s+(?:enc|rsa|passwd|pkcs\w{1,9}|aes\S{0,40}|des3)|age|clevis"
     r"|wg\s+(?:pubkey|set)|sudo\s+(?:-\w{1,20}\s+){0,3}-\w{0,9}S|vault|argocd"
-    r"|(?:docker|podman|nerdctl|buildah|skopeo|crane|oras|helm)\s(?:\S+\s){0,3}?(?:secret|login))"
+    r"|(?:docker|podman|nerdctl|buildah|skopeo|crane|oras|helm|kubectl|oc)\s(?:\S+\s){0,3}?(?:secret|login))"
     r"(?![\w.-])|(?<![\w/-])-{1,2}[\w-]{0,40}(?:pass|secret|token|luks|cred|key)[\w-]{0,40}(?![\w./-])"
     r"|(?<=\s)(?:private-key|preshared-key|-rfbauth)(?=[\s=]|$)"
 )
@@ -119,7 +119,7 @@ CREDENTIALS: Final = (
         r"""(?i)(?<![\w./@-])((?:-[a-zA-Z]{0,6}[una]\s++|-u(?=\w)|--?(?:[a-z]+-){0,3}(?:user(?:name|pwd|pass)?|auth"""
         r"""|creds?|credentials?|login)(?:\s++|=)|(?:[\w-]+[._-])?(?:user(?:s|name|pass|pwd)?|auth|login"""
         r"""|creds?|credentials?|userpass)["']?(?:\s?=\s?|:\s)|(?:(?:stats\s+)?auth|allow|digest|credentials"""
-        r"""|basicauth|sasl)\s+)["'\\]{0,9}([\w.@+\\-]{1,64}):)(?!//)("""
+        r"""|basicauth|sasl)\s+)["'\\]{0,9}([\w.@+\\-]{1,64}):["'\\]{0,2})(?!//)("""
         r"""(?<=['"]\w:)[^"'\\]{3,}+|[^\s"'\\;|&,]{2,}+)"""
     )),
 )  # fmt: skip
@@ -130,13 +130,14 @@ GROUPS: Final = re.compile(
 )
 PASSWORD_AFTER_PERCENT: Final = (
     ("%", (
-        r"""(?<![\w./-])((?:-[UAa]\s*+|--(?:user|username|authentication)[=\s]\s?|(?:user|username)=)"""
+        r"""(?<![\w./-])((?:-[UAa]\s*+|--(?:user|username|authenticat(?:ion|e))[=\s]\s?|(?:user|username)=)"""
         r"""["'\\]{0,9}(?:[\w.-]{1,64}[/\\]{1,2})?[\w.@$-]{1,64}%)(?!40\w)[^\s"',;|&]{2,}+"""
     )),
+    ("%", r"""(iscsi://[\w.-]{1,64}%)[^\s/@]{2,}+(?=@)"""),
     ("%", r"""(//[\w.-]{1,64}/\S{1,99}\s+[\w.-]{1,64}%)[^\s"',;|&]{2,}+"""),
 )  # fmt: skip
 
-ARGUMENT: Final = rf"""(?:"[^"]*+"|{VALUE})"""
+ARGUMENT: Final = rf"""(?!--[a-z])(?:"[^"]*+"|{VALUE})"""
 _BLANKS: Final = r"\s+"
 _OPTIONS: Final = r"(?:\s++-\S++)*+"
 # The same with numbers, which are values of options.
@@ -153,6 +154,7 @@ mc alias set * * *; mc admin user add * *; kubeadm token create; set-initial-pas
 reset-admin-password; rabbitmqctl authenticate_user *; drush user:password *; drush upwd *
 -createCredential * *; composer config http-basic.* *; poetry config http-basic.* *
 poetry config pypi-token.*; radtest *; radtest * * * *; radclient * auth; radclient * acct
+mc config host add * * *; bw login *; md5-key
 set_password *; incominguser *; outgoinguser *; IncomingUser *; OutgoingUser *; com2sec * *
 com2sec6 * *; authCommunity *; trapsink *; trap2sink *; informsink *; trapcommunity; rocommunity6
 rwcommunity6; virsh secret-set-value *; ykman otp chalresp * *
@@ -201,6 +203,7 @@ ARGUMENTS: Final = (
      r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
     (" nt |nt hash |ntlm |ntlm hash ",
      r"(?i:nt(?:lm)?(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
+    ("pragma ", r"(?i:PRAGMA\s+(?:hex)?key)\s*="),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
     ("lftp |open -u", r"""(?:lftp|open)\s(?:[^\n|]{0,200}?\s)?-u\s*["']?[\w.@-]{1,64},"""),
     ("curl ", r"curl\s[^\n|]{0,99}?(?:-E|--cert|--proxy-cert)[\s=]{0,3}(?!pkcs11)[\w./~-]{1,99}:"),

@@ -38,6 +38,7 @@ _ENDINGS: Final = (
     *("psk", "passord", "losenord", "salasana", "adgangskode", "contrasena", "motdepasse"),
     *("signingkey", "encryptionkey", "privkey", "privatekey", "secretkey", "accesskey", "authkey"),
     *("masterkey", "sharedkey", "credential", "cred", "authtok", "setcookie", "licensekey"),
+    *("activationkey", "recoverykey", "productkey", "sessionkey", "enckey"),
 )
 # In other scripts, part of the name suffices.
 _PARTS: Final = tuple(
@@ -72,7 +73,7 @@ _HARMLESS_PAIRS: Final = frozenset(
     "band pass,key mgmt,key management,single pass,multi pass,first pass,public key,"
     "load credential,import credential,pad token,eos token,bos token,unk token,cls token,"
     "sep token,mask token,parola chiave,condition credential,assert credential,existing secret,"
-    "pull secret".split(",")
+    "pull secret,export secret,list secret,delete secret,secret tool".split(",")
 )
 _HARMLESS_WORDS: Final = frozenset(
     "bypass compass encompass trespass surpass underpass overpass multipass".split()
@@ -88,12 +89,13 @@ _ABOUT: Final = frozenset(
     " cmd program helper service socket prompt format encoding"
     " header field rotation version state status strength quality attempts retries warning"
     " warn change changed change date day days time at by in second minute hour present exists"
-    " configured t fd flag flags map maps encryption httponly samesite lock query".split()
+    " configured t fd flag flags map maps encryption httponly samesite secure lock query"
+    " identity hint".split()
 )
 # ... or if its first word asks a question or counts.
 _ASKING: Final = frozenset(
     "max min num total used require requires permit allow is has no can must need needs enforce"
-    " supports".split()
+    " supports no nopass nopasswd nopassword".split()
 )
 _NAMING: Final = frozenset(
     "name id unit path address user username login email host hostname namespace kind".split()

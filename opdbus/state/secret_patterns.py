@@ -16,10 +16,10 @@ HARMLESS = re.compile(
     r"|lib|lib64|bin|sbin|snap|data|config|secrets|certs)(?:/[\w.@%+~-]+)*/?"
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
     r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){0,3}|v\d(?:alpha|beta)\d"
-    r"|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}|[\[{(]"
+    r"|\d+(?:\.\d+){2,3}|\*{3,}|[!*]{1,2}|[\[{(][\]})]?"
     # references to values elsewhere
     r"|\$[A-Z][A-Z\d_]{2,}|\$\{\w+\}|\{\{ ?[\w.]*(?: ?\}\})?|%\(\w+\)s|%[a-z]|<[a-z][\w -]*>"
-    r"|!(?:vault|secret|env|Ref|Sub)|\{\w+:(?: \w+\})?"
+    r"|!(?:vault|secret|env|Ref|Sub)|\{\w+:(?: \w+\})?|\{(?:secret)?[Nn]ame: [\w.-]+[\]}]*"
     r"|=\s?v?\d+(?:\.[\w*+!-]+){1,4}"
     r"|(?:hash|lmdb|btree|cdb|texthash|pcre|regexp|proxy|env|exec|stdin|fd):[\w/.-]*|['\"]{2})\Z"
 )
@@ -63,7 +63,7 @@ _BARE = (
 def _name_and_value(letters: str) -> re.Pattern[str]:
     """Return a pattern for a name of some letters with the sign before its value, or a flag."""
     return re.compile(
-        rf"""(?<![{letters}-])(?:(?P<key>[{letters}-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|::(?=\s)|:(?!:|//))"""
+        rf"""(?<![{letters}-])(?:(?P<key>[{letters}-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|==(?=\s?["'])|=|::(?=\s)|:(?!:|//))"""
         rf"""|(?P<flag>(?<!\S)--?\w[{letters}-]*+)(?=\s))"""
         # the value may begin on the next line, if that is indented and has no key of its own
         r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
@@ -79,8 +79,8 @@ UNQUOTED = re.compile(_BARE)
 UNQUOTED_LINE = re.compile(rf"{_BARE}(?:[^\S\n]++(?![\w.-]++\s?[=:])(?!--?\w){_BARE})*")
 # Words that make a name secret only together with the word before, as in `API key: x`.
 SECOND_WORDS: Final = frozenset(
-    "key phrase code pin passe ordine sandi khau secreta secrete privada privee segreta privata"
-    " schlussel schluessel".split()
+    "key phrase code pin community passe ordine sandi khau secreta secrete privada privee segreta"
+    " privata schlussel schluessel".split()
 )
 WORD_BEFORE = re.compile(r"(?<![\w'-])(?:[\w'-]{1,40}[ ]){0,3}(?:[\w-]{1,20}')?(?=\Z)")
 
@@ -98,7 +98,7 @@ _SCHEMELESS = (
 _SPACED_LINE = (
     r"(?m)((?:(?<=[\s\"'=])(?:requirepass|masterauth|bindpw|rootpw|rocommunity|rwcommunity)"
     r"|^[^\S\n]{0,8}(?:requirepass|masterauth|bindpw|rootpw|psk|wpa_psk"
-    r"|rocommunity|rwcommunity|api[_-]?key))[^\S\n]++(?:--\w++[^\S\n]++)?)(?!--)\S++"
+    r"|rocommunity|rwcommunity|api[_-]?key))[^\S\n]++(?:--\w++[^\S\n]++)?)(?!--|\"\"|'')\S++"
 )
 # a command that prints a password: --password-command "echo x"
 _FROM_COMMAND = (
@@ -149,11 +149,17 @@ BESIDE_SIGNS: Final = _rows(
         "://",
         (
             r"""(?m)((?:^|["'=])[^\S\n]{0,8}https?://[^\s"']{1,200}[^\S\n]{1,9}[\w.@-]{1,64}"""
-            r"""[^\S\n]{1,9})(?=[A-Za-z]{0,40}\d)(?=[A-Z\d]{0,40}[a-z])[\w!$%^&*+?-]{8,}+(?=["'\s]|$)"""
+            r"""[^\S\n]{1,9})(?=[\w!$%^&*+?-]{0,40}\d)(?=[^\sa-z"'/]{0,40}[a-z])[\w!$%^&*+?-]{8,}+(?=["'\s]|$)"""
         ),
     ),
     ("@", _SCHEMELESS),
-    ("?|&", r"""(?i)([?&](?:sig|signature|key|auth|code|session|sid|pw)=)[^\s&"'<>#]{4,}+"""),
+    (
+        "?|&",
+        (
+            r"""(?i)([?&](?:(?:sig|signature|sid|pw)=|(?:key|auth|code|session)="""
+            r"""(?!(?-i:[a-z_]{1,12})(?:[\s&"'<>#]|$))))[^\s&"'<>#]{4,}+"""
+        ),
+    ),
     # ipsec.secrets
     ("psk", r"""(:\s+PSK\s+)(?:"[^"]*+"?|0[xs]\S++)"""),
     ("eap", r"""(:\s+EAP\s+)"[^"]*+"?"""),
@@ -182,6 +188,7 @@ BESIDE_SIGNS: Final = _rows(
     ("ntlm|hash", r"""(?i)((?<![a-z])nt(?:lm)?(?:[ _-]?hash)?\s?[:=]\s?)[0-9a-f]{32}\b"""),
     ("sftp:", r"""(\bsftp:[\w.-]{1,99}:)[^\s@]{1,256}(@)"""),
     ("from-literal", r"""(--from-literal[= ][\w.-]+=)\S+"""),
+    ("routing_key", r"""(routing_key["']?\s?[:=]\s?["']?)[0-9a-f]{32}\b"""),
     ("sonar.login", r"""(sonar\.login=)[^\s"']{20,}"""),
     ("$user", r"""(\$USER\d+\$=)(?!/)\S+"""),
     ("client_send", r"""(client_send\s*=\s*:\s*[^\s:]+\s*:\s*)[^\s:]+"""),
@@ -200,7 +207,7 @@ BESIDE_SIGNS: Final = _rows(
             r"""|(?:(?<=[_.-]key["'=:\s])|(?<=[_.-]key[=:]["'\s]))(?=[^\W\d]{0,64}\d)(?=\d{0,64}[a-z])[\w+/!#$%^&*-]{8,256}={0,2}(?![\w.:/-]))"""
         ),
     ),
-    ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
+    ("register", r"""(\bregister\s+=(?:>\s?\w|\s?\d)[\w.-]*+:)[^\s@]++(@)"""),
 )
 # The same for matches without one of SIGNS: only their marks are searched for.
 IN_CONTEXT: Final = _rows(
@@ -275,8 +282,8 @@ OF_FIELDS: Final = re.compile(
 KEY_NAME: Final = re.compile(r"(?=[A-Z]*\d)[A-Z\d]{16,}")
 # Names before digests and ids.
 NO_FIELD: Final = re.compile(
-    r"(?i:sha|md5|blake|crc|container|image|layer|service|network|volume|task|node|pod|sandbox|docker"
-    r"|machine|commit|rev|uuid|guid|id|key|git|build|etag|serial)\w*"
+    r"(?i:(?:pci|usb|hid|sdio|virtio)\Z|sha|md5|blake|crc|container|image|layer|service|network"
+    r"|volume|task|node|pod|sandbox|docker|machine|commit|rev|uuid|guid|id|key|git|build|etag|serial)\w*"
 )
 # A short text of only these characters is a time or an address.
 NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
@@ -309,14 +316,17 @@ COMMANDS: Final = _rows(
     ),
 )
 # A secret's name and the secret as two words; the second must look like a password.
-_WHOM: Final = r"(?:for|of|on|at|by)[ \t]++(?:the[ \t]++)?(?:user[ \t]++|host[ \t]++)?[\w.@-]++:?"
+_WHOM: Final = (
+    r"(?:for|of|on|at|by|de|do|da|del|du|di|f\wr|pour|para|voor)[ \t]++(?:the[ \t]++)?"
+    r"(?:(?:user|host|backup|root|admin)[ \t]++)?[\w.@-]++:?"
+)
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time; that at fillers takes all or none of them
-    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
+    r"(?=[pksrbtacwhlPKSRBTACWHL])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|community|auth_?key|preshared-key|password-value"
-    r"|contrase\w{1,2}a|senha|passe|(?<=[a-z][ _-])(?:key|code))"
-    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted"
-    rf"|plain|now|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}))"
+    r"|contrase\w{1,2}a|senha|passe|wachtwoord|heslo|has\wo|l\wsenord|(?<=[a-z][ _-])(?:key|code))"
+    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|je|jest|\wr|string|hash"
+    rf"|encrypted|plain|now|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}))"
     r"(?P=filler)[\"']?)(?P<value>[^\s\"'|;&<>]{5,}+))"
 )
 # A word before `key` or `code` that makes it secret.
@@ -345,6 +355,15 @@ SAID: Final = _rows(
             r"[ \t]+(?:the[ \t]+|your[ \t]+)?(?:\w+[ \t]+)?(?:passw?\w+|token|key|secret|pin)\b)"
         ),
     ),
+    # a line of GRUB, and one of PgBouncer's userlist
+    (
+        "password ",
+        (
+            r"(?m)(^[ \t]*password[ \t]+(?!requi|suff|opt|incl|subst)[\w.-]{1,32}[ \t]+)"
+            r"(\S{5,}+)(?=[ \t]*$)"
+        ),
+    ),
+    ('" "', r"""(?m)(^"[\w.@-]{1,64}" ")([^"\n]{7,}+)(?="$)"""),
     # set-user-password vm anna X, acl set-agent-token default X
     (
         "password |passwd |token |secret |pass |pw |passphrase ",
@@ -373,13 +392,13 @@ SENTENCES: Final = _rows(
 IN_TWO_WORDS: Final = tuple(
     "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token |community "
     "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya "
-    "|senha |passe |\"|'".split("|")
+    "|senha |passe |wachtwoord |heslo |hasło |haslo |lösenord |losenord |\"|'".split("|")
 )
 # Words that name a method, version, unit, time or other object rather than a password.
 NO_PASSWORD = re.compile(
     r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
     r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
-    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|\d+:\d\S*+|\d[\d.]*[+~-]\S*+"
+    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|0x[\da-f]{8,16}|\d+:\d\S*+|\d[\d.]*[+~-]\S*+"
     r"|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
 )
 # Suffixes of names of files and units.
@@ -394,6 +413,8 @@ NAMED_PAIRS: Final = _rows(
     ),
     # <password>x</password>, <Password><Value>x</Value>
     (">", r"""(?:<|(?<=["']))([\w:.-]{1,80})(?:["']|\s[^<>]*+)?>([^<]++)(?=</)"""),
+    # of Terraform
+    ("variable ", r"""\bvariable\s+"([\w-]{2,60})"\s*\{[^{}]{0,200}?default\s*=\s*"([^"\n]++)"""),
     ("<value>", r"<([\w:.-]{1,80})>\s*<[vV]alue>([^<]++)"),
 )
 # Prefixes of tokens that are hidden whatever characters follow.

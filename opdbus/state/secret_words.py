@@ -81,6 +81,8 @@ _HARMLESS: Final = re.compile(
     r"(?:ata|nvme|scsi|usb|mmc)-[A-Z][A-Za-z0-9.-]*(?:_[A-Za-z0-9.-]+)*_[A-Z0-9]{8,20}"
     r"|(?:LVM-)?[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}|(?:dm-uuid-)?LVM-[A-Za-z0-9]{64}"
     r"|AAAA[BCEGI][A-Za-z0-9+/]{16,}+=*|age1[a-z0-9]{58}|AwEAA[\w+/]{16,}+=*|[a-z2-7]{56}\.onion"
+    # modaliases of the kernel
+    r"|v[\dA-F]{4,8}[pd][\dA-F]{4,8}(?:[a-z]{1,3}[\dA-F]{2,8}){2,9}"
 )
 # Hexadecimal tokens with an issuer's prefix, and private keys.
 _HEX_TOKEN: Final = re.compile(r"(?:\w+=)?(?:[a-z]{2}_[0-9a-f]{32,}|0x[0-9a-f]{64})")

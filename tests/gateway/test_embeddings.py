@@ -358,6 +358,9 @@ def test_ollama_is_answered_in_its_form(http: httpx.Client, right: list[list[flo
     """Give what ollama's clients read."""
     answer = http.post("/api/embed", json={"model": "static", "input": TEXTS}).json()
     assert close(answer["embeddings"], right)
+    # 0 stands for all dimensions
+    whole = http.post("/api/embed", json={"model": "static", "input": TEXTS, "dimensions": 0})
+    assert close(whole.json()["embeddings"], right)
     assert answer["prompt_eval_count"] == sum((4, 4, 8))
     old = http.post("/api/embeddings", json={"model": "static", "prompt": TEXTS[0]}).json()
     assert close([old["embedding"]], right[:1])

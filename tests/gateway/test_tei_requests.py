@@ -107,7 +107,9 @@ def test_rerank(
         assert row.get("text", TEXTS[row["index"]]) == TEXTS[row["index"]]
 
 
-@pytest.mark.parametrize("parameters", [{}, {"parameters": {"truncate": False}}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"parameters": None}, {"parameters": {"truncate": False}}]
+)
 def test_similarity(
     http: httpx.Client, right: dict[str, list[float]], parameters: dict[str, Any]
 ) -> None:

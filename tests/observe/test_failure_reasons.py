@@ -134,6 +134,16 @@ stopOnError=false
 named[812]: exiting (due to fatal error)
 Exiting due to previous errors.
 <6>error queue size 12
+  throw err;
+Loaded 0 failed plugins
+Checking for failed migrations: none found
+Watching for errors
+max errors 10
+3 out of 3 checks passed
+worker exited with code 0
+deadlock detector started
+Reloading after failure: disabled
+[    12.480] (II) Server terminated with error (1). Closing log file.
 """.strip().splitlines()
 # Lines that say why something failed.
 TELLING = r"""
@@ -238,6 +248,22 @@ Assertion `x != NULL' failed.
 Aborted (core dumped)
 kernel: Out of memory: Killed process 812 (mysqld)
 Failed at step EXEC spawning /srv/x: No such file or directory
+[    12.400] (EE) No devices detected.
+app: unrecognized option '--foo'
+Fehler: Datei nicht gefunden: /etc/x.conf
+Erreur : impossible d'ouvrir le fichier
+Ошибка: файл не найден
+Not configured to listen on any interfaces!
+relation "users" does not exist
+assertion failed: x > 0
+deadlock detected, giving up
+out of file descriptors
+another instance is running
+main.lua:12: attempt to index a nil value (global 'cfg')
+run-parts: /etc/cron.daily/x exited with return code 1
+Undefined subroutine &main::foo called at /srv/x line 3.
+certificate has expired
+Watching /etc for errors failed
 """.strip().splitlines()
 
 

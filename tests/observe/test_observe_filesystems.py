@@ -275,8 +275,12 @@ async def test_a_move_within_a_step_is_no_row_of_history(mountinfo: Path) -> Non
         *((f"fuse.{program}", "x", "rw", True) for program in (
             "alluxio-fuse objectivefs s3backer google-drive-ocamlfuse pvfs2fuse dfuse".split()
         )),
+        *((f"fuse.{program}", "x", "rw", True) for program in (
+            "eosxd xrootdfs irodsFs oneclient kbfs weed yas3fs svfs hubicfuse onedriver".split()
+        )),
         # a program that gives FUSE no type of its own
         ("fuse", "cvmfs2", "ro", True),
+        ("fuse", "ACDFuse", "rw", True),
         ("fuse", "gocryptfs", "rw", False),
         ("fuse.new", "https://dav.example.net/files", "rw", True),
         ("fuse.new", "alice@nas:/home", "rw", True),
@@ -288,6 +292,7 @@ async def test_a_move_within_a_step_is_no_row_of_history(mountinfo: Path) -> Non
             ("overlay", "overlay"), ("fuse.ntfs-3g", "/dev/sdc1"), ("fuseblk", "/dev/sdc1"),
             ("fuse.mergerfs", "a:b"), ("fuse.encfs", "encfs"), ("bcachefs", "/dev/a:/dev/b"),
             ("vfat", "UUID=1"), ("nfsd", "nfsd"),
+            ("fuse.mergerfs", "/mnt/a:/mnt/b"), ("fuse.unionfs", "a=RW:b=RO"), ("drvfs", "C:\\"),
         )),
     ],
 )  # fmt: skip

@@ -387,11 +387,14 @@ def test_a_language_that_no_file_names(tmp_path: Path) -> None:
             "Type2 - Board Product Name", "0123456789", "Not Available", "INVALID", "Undefined",
             "Fill By OEM", "Filled by OEM", "All Series", "  ", ".", "Base Board Product Name",
             "Type1Family", "OEM Default string 000", "default", "TBD", "x.x", "<BAD INDEX>",
-            "System Serial Number", "Not Provided",
+            "System Serial Number", "Not Provided", "$(DEFAULT_STRING)", "(none)", "[Empty]",
+            "ToBeFilledByO.E.M.", "TBD by OEM", "NotSpecified", "Type1Sku0", "Not-Set",
+            "Set by OEM", "<OUT OF SPEC>", "FFFFFFFF", "System UUID",
         )),
         *((text, text) for text in (
             "OptiPlex 7010", "KVM", "Virtual Machine", "Standard PC (Q35 + ICH9, 2009)", "MS-7C37",
             "HVM domU", "m5.large", "System x3650 M4", "ProLiant DL380", "NUC7i5BNB", "VirtualBox",
+            "TBDX-100", "Notebook", "Type 2 Server", "Set-top Box",
         )),
     ],
 )  # fmt: skip

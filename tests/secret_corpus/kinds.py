@@ -642,6 +642,7 @@ c-sonar | sonar.login={h40}
 c-php | $db = new mysqli("localhost", "bob", "{p}", "x");
 c-adcli | adcli join -U admin --stdin-password ex <<< {p}
 c-nut | MONITOR ups@h 1 mon {p} slave
+pagerduty-routing | routing_key: {h32}
 c-radtest | radtest bob {p} localhost 1812 {p}
 """
 

@@ -91,7 +91,8 @@ def test_text_in_bytes_is_text(data: bytes, shown: str) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        "{}\0", "LANG=C\0{}\0", "\x01\x02\x7f{}\x03", "# a\n{}\nb\n", "\x00\x01\x02\x03 {}",
+        "{}\0", "LANG=C\0{}\0", "LANG=C\0app\0{}\0shop\0",
+        "\x01\x02\x7f{}\x03", "# a\n{}\nb\n", "\x00\x01\x02\x03 {}",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-16", "latin-1"])
@@ -106,12 +107,14 @@ def test_secrets_in_bytes_are_hidden(secret: str, form: str, encoding: str) -> N
 
 
 def test_private_keys_in_bytes_are_hidden() -> None:
-    """Hide private keys in DER, and leave public keys and certificates."""
+    """Hide private keys in DER, of OpenSSH and Kerberos, and leave public keys and certificates."""
     private = (b"\x30\x82\x04\xbd\x02\x01\x00\x30\x0d\xaa", b"\x30\x77\x02\x01\x01\x04\x20\xaa")
+    private += (b"openssh-key-v1\0\0\0\xaa", b"\x05\x02\0\0\0\x3f" + bytes(range(40)))
     public = (b"\x30\x82\x01\x22\x30\x0d\x06\x09\xaa", b"\x30\x82\x03\xbd\x30\x82\x02\xaa")
+    public += (b"\x05\x02\0\xaa\xbb\xcc",)
     values = {"private": [*private], "public": [*public]}
     shown = make_object(WHO, "app", "thing", "a", values).properties
-    assert shown == {"private": ["[redacted]"] * 2, "public": [each.hex() for each in public]}
+    assert shown == {"private": ["[redacted]"] * 4, "public": [each.hex() for each in public]}
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,31 @@ box.schema.user.passwd('bob', 'SEC')
 traefik basicauth.users=bob:hunter7SEC
 AKIDEXAMPLE12345678:hunter7SEC
 secure-cookie-key hunter7SEC
+b  User-Password == "a-SEC-1"
+echo -n xSEC7 | kubectl create secret generic x --from-file=key=/dev/stdin
+variable "admin_pw" { default = "xSEC7" }
+register => bob:SEC@sip.example.com/100
+set area 0 authentication md5 key-id 1 md5-key SEC
+subscription-manager register --activationkey SEC
+wbinfo --authenticate=bob%SEC
+mc config host add h https://h minio SEC
+sqlite3 x "PRAGMA key='SEC'"
+bw login bob@example.com SEC
+https://h/dav bob Rosen-SEC-5-garten
+use address h allow admin:"SEC"
+iscsi://bob%SEC@h/iqn.2020-01.x:y/1
+password bob xSEC77
+"bob" "hunter7SEC"
+la contraseña de root es hunter7SEC
+senha do admin: hunter7SEC
+wachtwoord is hunter7SEC
+het wachtwoord voor bob is hunter7SEC
+heslo je hunter7SEC
+lösenord för bob hunter7SEC
+mot de passe de bob: hunter7SEC
+the passphrase for the backup disk is hunter7SEC
+snmp community: hunter7SEC
+ENCKEY=SEC
 """
 HIDDEN_CASES = [
     line.replace("SEC_not_a_key", "other") for line in HIDDEN.strip().splitlines() if line
@@ -744,6 +769,32 @@ docker pull nginx@sha256:abcdef0123456789
 container:web1abcdef0123456
 sort_key=created_at2
 partition_key=user1_orders
+pci:v00008086d00001533sv00008086sd00000001bc02sc00i00
+alias usb:v0BDAp8153d30B0dcFFdsc00dp00icFFiscFFip00in00
+signing key 0x1A2B3C4D5E6F7788
+serviceAccountToken: {}
+%sudo ALL=(ALL:ALL) NOPASSWD: ALL
+bob ALL=(root) NOPASSWD: /usr/bin/systemctl restart nginx
+session.cookie_secure = 1
+requirepass ""
+TLSPSKIdentity=PSK 001
+psk_hint=client
+volumes: [{name: creds, secret: {secretName: x}}]
+bw unlock --check
+gpg --export-secret-subkeys 9E1F2A3B4C5D6E7F
+secret-tool: no secrets found
+GET /api/v1/items?key=name&sort=asc HTTP/1.1
+GET /login?session=none&code=latin
+password sufficient pam_unix2.so
+password include system-auth2-ac
+"eth0" "wlan0"
+log: "a":"b1"
+PRAGMA journal_mode=wal2
+bw login --sso
+register the hosts
+community: public-docs2
+heslo je povinné
+the password of the backup disk is asked for
 """
 
 

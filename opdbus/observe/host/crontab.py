@@ -357,10 +357,12 @@ def program(command: str) -> str:
         is_condition = not _CONDITIONS.isdisjoint(part[:first])
         for words in command_lines.unwrap(part[first:]):
             name = next((word for word in words if word != "$"), "")
-            if name in _SKIPPED or not name or name[0] in _NO_PROGRAM:
-                continue
+            if name.rpartition("/")[2] in command_lines.SHELLS:
+                name = next(iter(command_lines.split(words)[1]), name)
             if name.startswith(_SYSTEM_FOLDERS):
                 name = name.rpartition("/")[2]
+            if name in _SKIPPED or not name or name[0] in _NO_PROGRAM:
+                continue
             if name not in _MINOR and _INLINE.get(name) not in words and not is_condition:
                 return name
             minor = minor or name

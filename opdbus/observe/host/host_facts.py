@@ -101,14 +101,14 @@ _DMI: Final = {
 }
 # What makers leave there instead of a name.
 _PLACEHOLDER: Final = re.compile(
-    r"to be filled.*|fill(?:ed)? by .*|(?:oem )?default(?:[ _]?string.*)?|all series"
+    r"[\[($]*(?:to ?be ?filled.*|(?:fill(?:ed)?|set) by .*|(?:oem )?default(?:[ _]?string.*)?"
     r"|(?:type ?\d[ -]*)?(?:(?:system|base ?board|board|chassis|enclosure|bios|oem)[ _-]*)?"
     r"(?:product|product ?name|product ?config ?id|family|name|manufacturer?|vendor|version|date"
-    r"|serial ?number|sku)"
-    r"|type ?\d ?-.*"
-    r"|no[tne]* (?:specified|applicable|available|defined|present|provided|set|asset).*"
-    r"|n\W?a|none|null|unknown?|undefined|unspecified|invalid|empty|tbd|<?bad index>?"
-    r"|oem|o\.e\.m\.?|x(?:\.?x)+|0?1?2345678?9?0?|[0\W_]*",
+    r"|serial ?number|sku|uuid)"
+    r"|type ?\d(?: ?-.*|sku.*)"
+    r"|no[tne]*[ -]?(?:specified|applicable|available|defined|present|provided|set|asset).*"
+    r"|n\W?a|none|null|unknown?|undefined|unspecified|invalid|empty|all series|tbd\b.*|f{8}"
+    r"|<?(?:bad index|out of spec)>?|oem|o\.e\.m\.?|x(?:\.?x)+|0?1?2345678?9?0?|[0\W_]*)[\])]*",
     re.IGNORECASE,
 )
 # The first line of a processor in /proc/cpuinfo. x86, Arm, RISC-V, POWER, LoongArch and MIPS have

@@ -35,13 +35,14 @@ _FAILURES_SECONDS: Final = 5.0
 _MAX_NAMED: Final = 3
 # Types whose files are elsewhere, also with `fuse.` before them.
 _NETWORK: Final = frozenset(
-    "9p acfs afpfs afs alluxio alluxio-fuse auristorfs beegfs blobfuse blobfuse2 ceph ceph-fuse"
-    " cifs coda cosfs cubefs curlftpfs cvmfs cvmfs2 daos davfs davfs2 dfuse fuse_dfs gcsfuse"
-    " geesefs gfs gfs2 glusterfs google-drive-ocamlfuse goofys gpfs hdfs httpdirfs ipfs juicefs"
-    " lizardfs lustre mfs moosefs mount-s3 mountpoint-s3 ncp ncpfs nfs nfs4 objectivefs ocfs2"
-    " orangefs ossfs panfs pcloud plexdrive prl_fs pvfs2 pvfs2fuse quobyte rbd-fuse rclone"
-    " s3backer s3fs s3ql seaweedfs smb3 smbfs smbnetfs sshfs tigrisfs vboxsf virtiofs vmhgfs"
-    " vmhgfs-fuse wekafs".split()
+    "9p acdfuse acfs afpfs afs alluxio alluxio-fuse auristorfs beegfs blobfuse blobfuse2 ceph"
+    " ceph-fuse cifs coda cosfs cubefs curlftpfs cvmfs cvmfs2 daos davfs davfs2 dfuse eosxd"
+    " fuse_dfs gcsfuse geesefs gfs gfs2 glusterfs google-drive-ocamlfuse goofys gpfs hdfs"
+    " httpdirfs hubicfuse ipfs irodsfs juicefs kbfs lizardfs lustre mfs moosefs mount-s3"
+    " mountpoint-s3 ncp ncpfs nfs nfs4 objectivefs ocfs2 oneclient onedriver orangefs ossfs panfs"
+    " pcloud plexdrive prl_fs pvfs2 pvfs2fuse quobyte rbd-fuse rclone s3backer s3fs s3ql seaweedfs"
+    " smb3 smbfs smbnetfs sshfs svfs tigrisfs vboxsf virtiofs vmhgfs vmhgfs-fuse weed wekafs"
+    " xrootdfs yas3fs".split()
 )
 # Sources on other hosts: an address, a share, a folder of a host.
 _REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]*://|//|[^/: ]+:/", re.ASCII)
@@ -316,7 +317,7 @@ def _is_network(mount: Mount) -> bool:
     is_remote = _REMOTE.match(mount.source) is not None
     # a program that gives FUSE no type of its own is the source
     program = mount.source if mount.fstype == "fuse" else mount.fstype.removeprefix("fuse.")
-    return program in _NETWORK or is_marked or is_remote
+    return program.lower() in _NETWORK or is_marked or is_remote
 
 
 def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
