@@ -81,7 +81,7 @@ READS_SECRET: Final = re.compile(
     r"|adcli|cryptsetup|veracrypt|encfs|gocryptfs|sshfs|ssh-add|mokutil|grub-mkpasswd-pbkdf2|pure-pw"
     r"|zfs|keyctl|secret-tool|openconnect|openvpn|gpg2?|su|systemd-(?:creds|ask-password|cryptenroll)"
     r"|mkpasswd|slappasswd|htpasswd|openssl\s+(?:enc|rsa|passwd|pkcs\w{1,9}|aes\S{0,40}|des3)|age|clevis"
-    r"|wg\s+(?:pubkey|set)|sudo\s+(?:-\w{1,20}\s+){0,3}-\w{0,9}S|vault|argocd"
+    r"|wg\s+(?:pubkey|set)|sudo\s+(?:-\w{1,20}\s+){0,3}-\w{0,9}S\w{0,9}|vault|argocd"
     r"|(?:docker|podman|nerdctl|buildah|skopeo|crane|oras|helm|kubectl|oc)\s(?:\S+\s){0,3}?(?:secret|login))"
     r"(?![\w.-])|(?<![\w/-])-{1,2}[\w-]{0,40}(?:pass|secret|token|luks|cred|key)[\w-]{0,40}(?![\w./-])"
     r"|(?<=\s)(?:private-key|preshared-key|-rfbauth)(?=[\s=]|$)"
@@ -203,6 +203,7 @@ ARGUMENTS: Final = (
      r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
     (" nt |nt hash |ntlm |ntlm hash ",
      r"(?i:nt(?:lm)?(?:\s+hash)?)(?=\s+(?:0x)?[0-9a-fA-F]{32}\b)"),
+    ("smbclient ", r"smbclient\s+//\S+(?!\s+-)"),
     ("pragma ", r"(?i:PRAGMA\s+(?:hex)?key)\s*="),
     (" des ", r"=\s+des(?=\s+[./0-9A-Za-z]{13}\b)"),
     ("lftp |open -u", r"""(?:lftp|open)\s(?:[^\n|]{0,200}?\s)?-u\s*["']?[\w.@-]{1,64},"""),

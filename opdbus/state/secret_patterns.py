@@ -317,16 +317,18 @@ COMMANDS: Final = _rows(
 )
 # A secret's name and the secret as two words; the second must look like a password.
 _WHOM: Final = (
-    r"(?:for|of|on|at|by|de|do|da|del|du|di|f\wr|pour|para|voor)[ \t]++(?:the[ \t]++)?"
-    r"(?:(?:user|host|backup|root|admin)[ \t]++)?[\w.@-]++:?"
+    r"(?:for|of|on|at|by|de|do|da|del|du|di|f\wr|pour|para|voor|til|dla|для)[ \t]++"
+    r"(?:the[ \t]++)?(?:(?:user|host|backup|root|admin)[ \t]++)?[\"']?[\w.@-]++[\"']?:?"
 )
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time; that at fillers takes all or none of them
-    r"(?=[pksrbtacwhlPKSRBTACWHL])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
+    r"(?=[pksrbtacwhlпPKSRBTACWHLП])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk"
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|community|auth_?key|preshared-key|password-value"
-    r"|contrase\w{1,2}a|senha|passe|wachtwoord|heslo|has\wo|l\wsenord|(?<=[a-z][ _-])(?:key|code))"
-    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|je|jest|\wr|string|hash"
-    rf"|encrypted|plain|now|changed|set|reset|password|--\w++|\d{{1,2}}|:|{_WHOM})[ \t]++){{0,4}}))"
+    r"|contrase\w{1,2}a|senha|passe|wachtwoord|heslo|has\wo|l\wsenord(?:et)?|adgangskoden?"
+    r"|salasana|пароль|(?<=[a-z][ _-])(?:key|code))"
+    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|je|jest|\wr|on|[éè]"
+    r"|string|hash|encrypted|plain|now|changed|set|reset|password|--\w++|\d{1,2}|:"
+    rf"|{_WHOM})[ \t]++){{0,4}}))"
     r"(?P=filler)[\"']?)(?P<value>[^\s\"'|;&<>]{5,}+))"
 )
 # A word before `key` or `code` that makes it secret.
@@ -392,7 +394,8 @@ SENTENCES: Final = _rows(
 IN_TWO_WORDS: Final = tuple(
     "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token |community "
     "|authkey |auth_key |key |code |-value |contraseña |contrasena |contrasenya "
-    "|senha |passe |wachtwoord |heslo |hasło |haslo |lösenord |losenord |\"|'".split("|")
+    "|senha |passe |wachtwoord |heslo |hasło |haslo |lösenord |lösenordet |adgangskode "
+    "|adgangskoden |salasana |пароль |\"|'".split("|")
 )
 # Words that name a method, version, unit, time or other object rather than a password.
 NO_PASSWORD = re.compile(

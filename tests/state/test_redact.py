@@ -286,6 +286,15 @@ senha do admin: hunter7SEC
 wachtwoord is hunter7SEC
 het wachtwoord voor bob is hunter7SEC
 heslo je hunter7SEC
+A senha da rede é hunter7SEC
+adgangskoden til bob er hunter7SEC
+lösenordet är hunter7SEC
+salasana on hunter7SEC
+hasło dla bob to hunter7SEC
+пароль для root: hunter7SEC
+Generated password for user "admin": hunter7SEC
+echo hunter7SEC | sudo -Sk whoami
+smbclient //h/x hunter7SEC -U bob
 lösenord för bob hunter7SEC
 mot de passe de bob: hunter7SEC
 the passphrase for the backup disk is hunter7SEC
@@ -794,6 +803,9 @@ bw login --sso
 register the hosts
 community: public-docs2
 heslo je povinné
+smbclient //h/x -U bob -N
+salasana on vanhentunut
+Generated password for user "admin"
 the password of the backup disk is asked for
 """
 
