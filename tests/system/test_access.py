@@ -1,16 +1,14 @@
 """What each user may call on a booted host, on both message buses, with polkit and without."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
 
 import pytest
 from harness.users import HEARS, hearing
 
 from system.calls import MANAGE, Call, every_call, refused
 from system.host import PROGRAM, Host
-from system.service import CHANGES, NAME, SETTINGS, STATE, STATE_FILE, STATE_PATH, UNITS, Service
+from system.service import CHANGES, NAME, STATE, STATE_PATH, UNITS, Service
 
 pytestmark = pytest.mark.each_bus
 CALLS = every_call()
@@ -132,28 +130,3 @@ def test_only_readers_hear_which_objects_change(host: Host, observer: Service) -
     assert [body for _, body in told if "/org/opdbus/state/" in body] == []
     assert {"Changed", "Vectorized", "DriftDetected"} <= {member for member, _ in known}
     assert known == all_
-
-
-def test_only_root_and_the_service_read_the_settings(host: Host, service: Service) -> None:
-    """A state file put there as the README says is read by the service, and by nobody else."""
-    assert host.ask("stat", "--format=%a %U:%G", "/etc/op-dbus") == "750 root:op-dbus-config"
-    assert host.ask("stat", "--format=%a %U:%G", SETTINGS) == "640 root:op-dbus-config"
-    assert host.ask("getent", "group", "op-dbus-config").split(":")[3] == "op-dbus"
-    for count, mode in enumerate(("640", "644"), 1):
-        units = {f"a{number}.service": {} for number in range(count)}
-        text = json.dumps({"version": 1, "plugins": {"systemd": {"units": units}}})
-        host.write("/root/state.json", text)
-        host.ask("install", "-g", "op-dbus-config", "-m", mode, "/root/state.json", STATE_FILE)
-        service.reload()
-        assert service.get("LastError", STATE) == ""
-        assert service.get("Count", STATE) == count
-        for user, path in product(("outsider", "member"), (STATE_FILE, SETTINGS)):
-            assert "Permission denied" in host.run("cat", path, user=user).stderr
-    for user in ("outsider", "member"):
-        for command in ("config", "models list", "doctor"):
-            done = host.run("op-dbus", *command.split(), user=user)
-            assert "Traceback" not in done.stderr
-            assert done.returncode == (command == "doctor" and user == "outsider"), done.stdout
-        said = host.run("op-dbus", "config", user=user).stderr
-        assert f"{SETTINGS}, which are not shown here" in said
-    assert "what op-dbus.service runs with" in host.run("op-dbus", "config").stderr

@@ -194,7 +194,7 @@ def test_files_and_a_job_at_once(bare: Host, history: History) -> None:
         (name, "appeared", "reload"), (name, "changed", "job:N start")
     ]  # fmt: skip
     bare.ask("systemctl", "mask", "--now", name)
-    rows = history.news(quiet=SOON)
+    rows = history.news(quiet=2 * SOON)
     # a busy host is slow enough for the states between to be seen, in either order
     causes = {cause for _, _, cause in told(rows)}
     assert {row["name"] for row in rows} == {name}

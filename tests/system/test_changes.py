@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from system.host import Host, until_late
 from system.service import Service
 
+OBSERVED = "systemd"
 WEB = "web.service"
 
 
@@ -27,8 +30,9 @@ def watching(host: Host, *words: str) -> Iterator[Iterator[str]]:
         yield lines
 
 
-def serve_pages(host: Host) -> None:
-    """Start a service that wants another one."""
+@pytest.fixture(scope="module")
+def served(host: Host, request: pytest.FixtureRequest) -> Service:
+    """Observe the units of a host, where a service runs that wants another one."""
     host.write(
         f"/etc/systemd/system/{WEB}",
         "[Unit]\nDescription=Serves pages\nWants=pages.service\n"
@@ -39,6 +43,8 @@ def serve_pages(host: Host) -> None:
     )
     host.ask("systemctl", "daemon-reload")
     host.ask("systemctl", "start", WEB)
+    service: Service = request.getfixturevalue("observing")
+    return service
 
 
 def until(lines: Iterator[str], text: str) -> None:
@@ -51,10 +57,9 @@ def until(lines: Iterator[str], text: str) -> None:
     raise AssertionError(f"no {text!r} in {before}")
 
 
-def test_the_life_of_a_service_is_told(host: Host, observer: Service) -> None:
+@pytest.mark.usefixtures("served")
+def test_the_life_of_a_service_is_told(host: Host) -> None:
     """Tell that a service was started, stopped and failed, and by what, to root and the group."""
-    serve_pages(host)
-    observer.observe("systemd")
     with watching(host) as lines:
         host.ask("systemctl", "stop", WEB)
         until(lines, "web.service stopped: active -> inactive (job ")
@@ -69,25 +74,22 @@ def test_the_life_of_a_service_is_told(host: Host, observer: Service) -> None:
     assert WEB not in refused.stdout
 
 
-def test_a_stopped_service_is_not_started_by_watching(host: Host, observer: Service) -> None:
+def test_a_stopped_service_is_not_started_by_watching(host: Host, served: Service) -> None:
     """Wait while op-dbus is stopped, go on when it is back, and tell what was restarted."""
-    serve_pages(host)
-    observer.observe("systemd")
     with watching(host) as lines:
-        observer.systemctl("stop")
+        served.systemctl("stop")
         host.ask("systemctl", "restart", WEB)
         host.ask("systemctl", "daemon-reload")
-        assert observer.show("ActiveState") == "inactive"
-        observer.systemctl("start")
-        observer.until_ready()
+        assert served.show("ActiveState") == "inactive"
+        served.systemctl("start")
+        served.until_ready()
         until(lines, "web.service restarted (while op-dbus was not running)")
         host.ask("systemctl", "stop", WEB)
         until(lines, "web.service stopped: active -> inactive (job ")
 
 
-def test_a_restart_of_op_dbus_is_told(host: Host, observer: Service) -> None:
+def test_a_restart_of_op_dbus_is_told(host: Host, served: Service) -> None:
     """A restart of op-dbus changes nothing and nothing sees it; it is in history all the same."""
-    observer.observe("systemd")
     with watching(host) as lines:
-        observer.systemctl("restart")
+        served.systemctl("restart")
         until(lines, "op-dbus.service restarted (while op-dbus was not running)")

@@ -1,11 +1,13 @@
 """What an administrator is told of a service that does not serve, or not everybody."""
 
+import json
 import re
+from itertools import product
 
 import pytest
 
 from system.host import Host
-from system.service import SETTINGS, Service
+from system.service import SETTINGS, STATE, STATE_FILE, Service
 
 
 def said(host: Host, *command: str, user: str = "") -> tuple[int, str]:
@@ -66,3 +68,28 @@ def test_a_user_outside_the_group(host: Host, service: Service) -> None:
     assert code == 1
     assert "wrong    group: this user is not in the group op-dbus" in text
     assert "as root, `usermod -aG op-dbus outsider`; then log in again" in text
+
+
+def test_only_root_and_the_service_read_the_settings(host: Host, service: Service) -> None:
+    """A state file put there as the README says is read by the service, and by nobody else."""
+    assert host.ask("stat", "--format=%a %U:%G", "/etc/op-dbus") == "750 root:op-dbus-config"
+    assert host.ask("stat", "--format=%a %U:%G", SETTINGS) == "640 root:op-dbus-config"
+    assert host.ask("getent", "group", "op-dbus-config").split(":")[3] == "op-dbus"
+    for count, mode in enumerate(("640", "644"), 1):
+        units = {f"a{number}.service": {} for number in range(count)}
+        text = json.dumps({"version": 1, "plugins": {"systemd": {"units": units}}})
+        host.write("/root/state.json", text)
+        host.ask("install", "-g", "op-dbus-config", "-m", mode, "/root/state.json", STATE_FILE)
+        service.reload()
+        assert service.get("LastError", STATE) == ""
+        assert service.get("Count", STATE) == count
+        for user, path in product(("outsider", "member"), (STATE_FILE, SETTINGS)):
+            assert "Permission denied" in host.run("cat", path, user=user).stderr
+    for user in ("outsider", "member"):
+        for command in ("config", "models list", "doctor"):
+            done = host.run("op-dbus", *command.split(), user=user)
+            assert "Traceback" not in done.stderr
+            assert done.returncode == (command == "doctor" and user == "outsider"), done.stdout
+        said = host.run("op-dbus", "config", user=user).stderr
+        assert f"{SETTINGS}, which are not shown here" in said
+    assert "what op-dbus.service runs with" in host.run("op-dbus", "config").stderr

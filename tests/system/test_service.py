@@ -89,8 +89,8 @@ def test_the_best_precision_is_chosen_in_the_sandbox(
     """All precisions are tried, and the fastest of those that are accurate serves."""
     service = observer
     if model == "tiny":
-        tiny = write_tiny_model(host.path(f"{STORE}/tiny"))
-        host.ask("chmod", "-R", "a+rX", f"{STORE}/tiny")
+        tiny = write_tiny_model(host.path(f"{STORE}/graded"))
+        host.ask("chmod", "-R", "a+rX", f"{STORE}/graded")
         service.configure(MODEL=f"{STORE}/{tiny.name}")
     elif IS_ALL:
         service.configure()
@@ -98,7 +98,7 @@ def test_the_best_precision_is_chosen_in_the_sandbox(
         pytest.skip("to try the real model takes a minute: `make test-all` does")
     service.systemctl("restart")
     service.until_ready()
-    host.run("rm", "-rf", f"{STORE}/tiny")
+    host.run("rm", "-rf", f"{STORE}/graded")
     provider, precision = service.get("Provider"), service.get("Precision")
     rows = service.get("Accuracy")
     accuracy = [{key: value["data"] for key, value in row.items()} for row in rows]
