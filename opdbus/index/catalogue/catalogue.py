@@ -243,17 +243,20 @@ class Catalogue:
         Keys of `wanted` are FILTER_KEYS. `within` restricts the entries. Takes a tenth of a second
         for 100,000 objects: call it on a worker thread.
         """
-        version, met = self._membership_version, self.among(wanted, within)
-        if met is not None:
-            names = defaultdict[KindId, set[str]](set)
-            for entry in filter(None, map(self.view.at, met.places.tolist())):
+        if within is not None or not wanted.keys() <= {"plugin", "kind"}:
+            met, names = self.among(wanted, within), defaultdict[KindId, set[str]](set)
+            for entry in filter(None, map(self.view.at, met.places.tolist() if met else ())):
                 _, plugin, kind, name = entry.identity
                 names[plugin, kind].add(name)
             return _in_order(names)
-        if self._listed[0] != version:
-            every = {kind: [*of_kind] for kind, of_kind in self._objects.copy().items()}
-            self._listed = version, _in_order(every)
-        return self._listed[1]
+        version = self._membership_version
+        if not wanted and self._listed[0] == version:
+            return self._listed[1]
+        kinds = [kind for kind in self.kinds if matches(ObjectId(*kind, ""), wanted)]
+        found = _in_order({kind: [*self._objects.get(kind, ())] for kind in kinds})
+        if not wanted:
+            self._listed = version, found
+        return found
 
     def among(self, wanted: Mapping[str, str], within: EntryRefs | None) -> EntryRefs | None:
         """Return the entries `within` that have all wanted values, in the order of their places.
