@@ -43,7 +43,7 @@ _VALUED: Final[Mapping[str, str]] = {
     "sed": "-e -f -l --expression --file",
     "patch": "-i -d -p -o --input --directory",
     **dict.fromkeys(("vi", "vim", "nvim", "ex"), "-u -c -S --cmd"),
-    **dict.fromkeys(("sh", "bash", "dash", "zsh", "ksh", "ash"), "-o -O"),
+    **dict.fromkeys(("sh", "bash", "dash", "zsh", "ksh", "ash"), "-o -O --rcfile --init-file"),
 }
 # Those with an argument of their own before the command.
 _WITH_OPERAND: Final = frozenset(

@@ -63,9 +63,8 @@ async def surveys(store: StateStore, wanted: Mapping[str, str], run: Run) -> Seq
 
     async for items in condition_matching.read_parts(store, clause, None, alone):
         await run(partial(add, items))
-    every = (one for one in catalogue.all_object_ids() if matches(one, wanted))
-    shared = [*filter(catalogue.is_shared, every)]
-    for part in slices(shared, _AT_A_TIME):
+    shared = {*catalogue.view.object_ids(catalogue.shared().places)}
+    for part in slices([one for one in sorted(shared) if matches(one, wanted)], _AT_A_TIME):
         about, contents = await store.read_objects(part)
         items = []
         for object_id, entries in about.items():

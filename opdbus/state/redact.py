@@ -121,9 +121,11 @@ def decode_bytes(data: bytes) -> str:
     """
     text = _decode(data)
     if text is not None:
+        if b"\0" not in data or redact_text(text) != text:
+            return text
         # they may be the words of a command
-        line = text.replace("\n", " ") if b"\0" in data else text
-        return line if redact_text(line) != redact_text(text).replace("\n", " ") else text
+        line = text.replace("\n", " ")
+        return line if redact_text(line) != line else text
     # text inside of data, also as UTF-16
     readings = (data[::2], data[1::2], data)
     if _PRIVATE.match(data) or any(

@@ -73,7 +73,7 @@ _HARMLESS_PAIRS: Final = frozenset(
     "band pass,key mgmt,key management,single pass,multi pass,first pass,public key,"
     "load credential,import credential,pad token,eos token,bos token,unk token,cls token,"
     "sep token,mask token,parola chiave,condition credential,assert credential,existing secret,"
-    "pull secret,export secret,list secret,delete secret,secret tool".split(",")
+    "pull secret,secret tool,psk identity,tlspsk identity,psk hint".split(",")
 )
 _HARMLESS_WORDS: Final = frozenset(
     "bypass compass encompass trespass surpass underpass overpass multipass".split()
@@ -89,14 +89,16 @@ _ABOUT: Final = frozenset(
     " cmd program helper service socket prompt format encoding"
     " header field rotation version state status strength quality attempts retries warning"
     " warn change changed change date day days time at by in second minute hour present exists"
-    " configured t fd flag flags map maps encryption httponly samesite secure lock query"
-    " identity hint".split()
+    " configured t fd flag flags map maps encryption httponly samesite secure lock query".split()
 )
 # ... or if its first word asks a question or counts.
 _ASKING: Final = frozenset(
     "max min num total used require requires permit allow is has no can must need needs enforce"
     " supports no nopass nopasswd nopassword".split()
 )
+# `gpg --export-secret-subkeys` has no secret, but the keys that it names.
+_DOING: Final = frozenset({"export", "list", "delete"})
+_MANY: Final = frozenset({"key", "keys", "subkeys"})
 _NAMING: Final = frozenset(
     "name id unit path address user username login email host hostname namespace kind".split()
 )
@@ -191,7 +193,9 @@ def _is_secret(name: str) -> bool:
     pairs = {f"{a} {b}" for a, b in [*itertools.pairwise(raw), *itertools.pairwise(words)]}
     if not _ALWAYS.isdisjoint(pairs) or "".join(raw[-2:]).endswith(_SESSION_ENDS):
         return True
-    if not raw or raw[-1] in _ABOUT or raw[0] in _ASKING or not _HARMLESS_PAIRS.isdisjoint(pairs):
+    if not raw or (raw[0] in _DOING and raw[-1] in _MANY):
+        return False
+    if raw[-1] in _ABOUT or raw[0] in _ASKING or not _HARMLESS_PAIRS.isdisjoint(pairs):
         return False
     if _is_verb(raw):
         raw, words = ([word for word in each if word != "pass"] for each in (raw, words))

@@ -156,8 +156,8 @@ BESIDE_SIGNS: Final = _rows(
     (
         "?|&",
         (
-            r"""(?i)([?&](?:(?:sig|signature|sid|pw)=|(?:key|auth|code|session)="""
-            r"""(?!(?-i:[a-z_]{1,12})(?:[\s&"'<>#]|$))))[^\s&"'<>#]{4,}+"""
+            r"""(?i)([?&](?:sig|signature|sid|pw|key|auth|code|session)="""
+            r"""(?!(?:name|none|null|true|false|default|value|latin)(?:[\s&"'<>#]|$)))[^\s&"'<>#]{4,}+"""
         ),
     ),
     # ipsec.secrets
@@ -318,7 +318,7 @@ COMMANDS: Final = _rows(
 # A secret's name and the secret as two words; the second must look like a password.
 _WHOM: Final = (
     r"(?:for|of|on|at|by|de|do|da|del|du|di|f\wr|pour|para|voor|til|dla|для)[ \t]++"
-    r"(?:the[ \t]++)?(?:(?:user|host|backup|root|admin)[ \t]++)?[\"']?[\w.@-]++[\"']?:?"
+    r"(?:the[ \t]++)?(?:(?:user|host|backup(?=[ \t]++disk))[ \t]++)?[\"']?[\w.@-]++[\"']?:?"
 )
 TWO_WORDS = re.compile(
     # the lookahead at the first letter halves the time; that at fillers takes all or none of them
@@ -326,9 +326,9 @@ TWO_WORDS = re.compile(
     r"|(?<![a-z0-9])pw|rootpw|bindpw|pwd|token|community|auth_?key|preshared-key|password-value"
     r"|contrase\w{1,2}a|senha|passe|wachtwoord|heslo|has\wo|l\wsenord(?:et)?|adgangskoden?"
     r"|salasana|пароль|(?<=[a-z][ _-])(?:key|code))"
-    r"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:is|was|lautet|ist|to|root|es|est|je|jest|\wr|on|[éè]"
-    r"|string|hash|encrypted|plain|now|changed|set|reset|password|--\w++|\d{1,2}|:"
-    rf"|{_WHOM})[ \t]++){{0,4}}))"
+    rf"[\"']?\]?[ \t]++(?=(?P<filler>(?:(?:{_WHOM}|is|was|lautet|ist|to|root|es|est|je|jest|\wr|on"
+    r"|[éè]|string|hash|encrypted|plain|now|changed|set|reset|password|--\w++|\d{1,2}|:"
+    r")[ \t]++){0,4}))"
     r"(?P=filler)[\"']?)(?P<value>[^\s\"'|;&<>]{5,}+))"
 )
 # A word before `key` or `code` that makes it secret.
@@ -337,6 +337,8 @@ OF_KEYS = re.compile(
     r"|master|wi-?fi|luks|bitlocker|shared|deploy|service|rescue|root|admin|cookie"
     r"|session|boot\w{0,9})[ _-]\Z"
 )
+# The number of an OpenPGP key.
+KEY_ID: Final = re.compile(r"0x[\dA-Fa-f]{8,16}\W?\Z")
 # A word of letters and digits that no name has.
 MIXED: Final = re.compile(
     r"(?![\dA-Fa-f]+\W?\Z)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z\d+/]{12,}={0,2}\W?\Z"
@@ -361,11 +363,18 @@ SAID: Final = _rows(
     (
         "password ",
         (
-            r"(?m)(^[ \t]*password[ \t]+(?!requi|suff|opt|incl|subst)[\w.-]{1,32}[ \t]+)"
+            r"(?m)(^[ \t]*password[ \t]+"
+            r"(?!(?:requi(?:red|site)|sufficient|optional|include|substack)\b)[\w.-]{1,32}[ \t]+)"
             r"(\S{5,}+)(?=[ \t]*$)"
         ),
     ),
-    ('" "', r"""(?m)(^"[\w.@-]{1,64}" ")([^"\n]{7,}+)(?="$)"""),
+    (
+        '" "',
+        (
+            r"""(?m)(^"(?!\w{0,48}(?:id|name|model|serial|version|path|type|label)")"""
+            r"""[\w.@-]{1,64}" ")([^"\n]{7,}+)(?="$)"""
+        ),
+    ),
     # set-user-password vm anna X, acl set-agent-token default X
     (
         "password |passwd |token |secret |pass |pw |passphrase ",
@@ -401,7 +410,7 @@ IN_TWO_WORDS: Final = tuple(
 NO_PASSWORD = re.compile(
     r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
     r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
-    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|0x[\da-f]{8,16}|\d+:\d\S*+|\d[\d.]*[+~-]\S*+"
+    r"|[./~]\S*+|(?:unix|fd|file|exec|env|hash):\S*+|[^\s:]++://\S*+|\d+:\d\S*+|\d[\d.]*[+~-]\S*+"
     r"|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
 )
 # Suffixes of names of files and units.

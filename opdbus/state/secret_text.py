@@ -413,11 +413,11 @@ def _hide_two_words(text: str) -> str:
     while match := search(patterns.TWO_WORDS, text, at):
         # a word that is not a password may be the name of one
         at = match.start("value")
-        is_key = match[1][:3].lower() in _KEYS and not patterns.OF_KEYS.search(
-            text[max(0, match.start() - 14) : match.start()]
-        )
-        if is_key and not patterns.MIXED.match(match["value"]):
-            continue
+        if match[1][:3].lower() in _KEYS:
+            before = text[max(0, match.start() - 14) : match.start()]
+            is_secret = patterns.OF_KEYS.search(before) or patterns.MIXED.match(match["value"])
+            if not is_secret or patterns.KEY_ID.match(match["value"]):
+                continue
         if looks_like_password(match["value"]):
             parts += [text[done:at], REDACTED]
             done = at = match.end()

@@ -69,7 +69,6 @@ class Watch:
         self._folders = {way.real(folder) for folder in folders}
         # paths whose change may lead to other files
         self._on_the_way = way.links
-        self._events: list[Event] = []
         self._inotify = Inotify(sync_timeout=0)
         try:
             self._begin(way.folders)
@@ -92,12 +91,11 @@ class Watch:
         No event is lost if this is cancelled.
         """
         while True:
-            if not self._events:
-                await self._until_readable()
+            await self._until_readable()
             await asyncio.sleep(settle)
-            while len(self._events) <= _MAX_EVENTS and (event := self._inotify.sync_get()):
-                self._events.append(event)
-            events, self._events = self._events, []
+            events: list[Event] = []
+            while len(events) <= _MAX_EVENTS and (event := self._inotify.sync_get()):
+                events.append(event)
             change = self._select(events)
             if change is None or change.masks:
                 return change

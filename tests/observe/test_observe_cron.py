@@ -515,6 +515,8 @@ def test_schedules_in_words(fields: str, words: str) -> None:
         ("sh -e ./job.sh x", "./job.sh"),
         ("sudo -u bob bash -o pipefail -l /srv/job.sh x", "/srv/job.sh"),
         ("bash -s < /srv/job.sh", "bash"),
+        ("bash -s all < /srv/job.sh", "bash"),
+        ("bash --rcfile /etc/rc /srv/job.sh", "/srv/job.sh"),
         ("su - postgres -c 'vacuumdb -a'", "vacuumdb"),
         ("su -s /bin/sh --command='/srv/job' bob", "/srv/job"),
         ("runuser -u www-data -- php /var/www/cron.php", "php"),

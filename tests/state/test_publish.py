@@ -85,6 +85,12 @@ def test_text_in_bytes_is_text(data: bytes, shown: str) -> None:
     assert make_object(WHO, "net", "link", "a", {"x": data}).properties == {"x": shown}
 
 
+def test_lines_in_bytes_are_lines() -> None:
+    """Hide a secret that begins a line, where NULs end the lines."""
+    data = b"foo=1\0api_key swordfish\0"
+    assert "swordfish" not in make_object(WHO, "app", "thing", "a", {"x": data}).json()
+
+
 @pytest.mark.parametrize(
     "secret", ["password=SECRETS", "mysql -u root -pSECRETS", "token: SECRETS"]
 )

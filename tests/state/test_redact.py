@@ -298,6 +298,21 @@ smbclient //h/x hunter7SEC -U bob
 lösenord för bob hunter7SEC
 mot de passe de bob: hunter7SEC
 the passphrase for the backup disk is hunter7SEC
+password on db01 hunter7SEC
+the password on web1.example is hunter7SEC
+root password on db01: hunter7SEC
+the token on gw01 is hunter7SEC
+community on sw01 hunter7SEC
+password for root hunter7SEC please
+password for admin hunter7SEC on db01
+passwd for backup hunter7SEC was changed
+password for the admin hunter7SEC now
+http://h/stream?auth=swordSEC
+http://h/stream?key=swordSEC&x=1
+https://h/p?session=swordSEC
+export_secret: swordSEC
+secret_identity: swordSEC
+password requisitepw hunter7SEC
 snmp community: hunter7SEC
 ENCKEY=SEC
 """
@@ -797,6 +812,7 @@ GET /login?session=none&code=latin
 password sufficient pam_unix2.so
 password include system-auth2-ac
 "eth0" "wlan0"
+"model_id" "WD40EFRX68"
 log: "a":"b1"
 PRAGMA journal_mode=wal2
 bw login --sso

@@ -245,9 +245,11 @@ class Catalogue:
         """
         if within is not None or not wanted.keys() <= {"plugin", "kind"}:
             met, names = self.among(wanted, within), defaultdict[KindId, set[str]](set)
-            for entry in filter(None, map(self.view.at, met.places.tolist() if met else ())):
-                _, plugin, kind, name = entry.identity
-                names[plugin, kind].add(name)
+            for place, number in np.stack(met, axis=1).tolist() if met else ():
+                # another entry may have taken the place meanwhile
+                if (entry := self.view.at(place)) and entry.id == number:
+                    _, plugin, kind, name = entry.identity
+                    names[plugin, kind].add(name)
             return _in_order(names)
         version = self._membership_version
         if not wanted and self._listed[0] == version:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
-from sys import intern
 from threading import Event
 from typing import Any, Final, NamedTuple
 
@@ -304,8 +303,9 @@ class Store:
                 yield number, *record.identity, *record[1:6], *held, bytearray(record.traits)
 
         insert(self._database, _INTO, rows(), _OR_UPDATE)
+        strings: dict[str, str] = {}
         return [
-            Entry(number, _intern(*record.identity), *_CATALOGUED(record))
+            Entry(number, _shared(record.identity, strings), *_CATALOGUED(record))
             for number, record in zip(ids, records, strict=True)
         ]
 
@@ -461,11 +461,11 @@ def _entry(row: tuple[Any, ...], known: dict[Any, Any]) -> Entry:
         raise TypeError("owner and time are no integers")
     if (len(text), len(traits)) != (DIGEST_BYTES, TRAIT_BYTES):
         raise ValueError("a digest or its traits have the wrong length")
-    identity = _intern(source, plugin, kind, known.setdefault(name, name))
+    identity = _shared((source, plugin, kind, name), known)
     at, traits = known.setdefault(at, at), known.setdefault(traits, traits)
     return Entry(number, identity, owner, hashed, text, at, bool(passing), size, traits)
 
 
-def _intern(source: str, plugin: str, kind: str, name: str) -> Identity:
-    """Return an identity whose strings, but for the name, are one string for all identities."""
-    return Identity(intern(source), intern(plugin), intern(kind), name)
+def _shared(identity: tuple[str, str, str, str], known: dict[Any, Any]) -> Identity:
+    """Return an identity whose strings are those of `known` that equal them."""
+    return Identity(*[known.setdefault(part, part) for part in identity])

@@ -156,10 +156,6 @@ class FieldIndex:
         rows[has_row] = np.where(self._ids[rows[has_row]] == found.ids[has_row], rows[has_row], -1)
         return rows
 
-    def knows(self, name: str) -> bool:
-        """Return whether a field name may match a column."""
-        return fields.split(name)[-1] in self._by_word
-
     def meeting(
         self, condition: Condition, end: int
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -296,7 +296,8 @@ class VectorIndex:
 
     def drop(self, digests: Iterable[bytes]) -> None:
         """Forget the vectors of some texts; `shrink` frees their rows."""
-        self._layer.put(self.texts.find_each(digests), NO_ROW)
+        if len(texts := self.texts.find_each(digests)):
+            self._layer.put(texts, NO_ROW)
 
     async def shrink(self) -> None:
         """Free forgotten rows once they are at least half of all.

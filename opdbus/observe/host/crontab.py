@@ -358,7 +358,9 @@ def program(command: str) -> str:
         for words in command_lines.unwrap(part[first:]):
             name = next((word for word in words if word != "$"), "")
             if name.rpartition("/")[2] in command_lines.SHELLS:
-                name = next(iter(command_lines.split(words)[1]), name)
+                options, operands = command_lines.split(words)
+                # with -s the operands are arguments of what it reads from its input
+                name = next(iter(operands if "-s" not in options else ()), name)
             if name.startswith(_SYSTEM_FOLDERS):
                 name = name.rpartition("/")[2]
             if name in _SKIPPED or not name or name[0] in _NO_PROGRAM:
