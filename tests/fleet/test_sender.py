@@ -57,9 +57,9 @@ BEGIN
   INSERT INTO opdbus.written VALUES (TG_ARGV[0], pg_current_xact_id());
   RETURN NULL;
 END $$;
-CREATE TRIGGER noted AFTER INSERT ON opdbus.change FOR EACH ROW
+CREATE TRIGGER noted AFTER INSERT ON opdbus.change FOR EACH ROW WHEN (NEW.name = 'n1')
   EXECUTE FUNCTION opdbus.note_written('change');
-CREATE TRIGGER noted AFTER INSERT OR UPDATE ON opdbus.object FOR EACH ROW
+CREATE TRIGGER noted AFTER INSERT OR UPDATE ON opdbus.object FOR EACH ROW WHEN (NEW.name = 'n1')
   EXECUTE FUNCTION opdbus.note_written('object');
 CREATE VIEW opdbus.seen AS SELECT count(*) FILTER (WHERE kind = 'change') AS changes,
   sum(count(*) FILTER (WHERE kind = 'change')) OVER so_far AS all_changes,
