@@ -69,8 +69,7 @@ def map_(target: Path | None, since: str, limit: int, json_: bool, **wanted: Any
     with known.vectors:
         found = read_table(known.vectors)
         if not found.rows:
-            why = f"{found.waiting} wait for their vectors" if found.waiting else "none matches"
-            raise InvalidArgs(f"there are no objects to draw: {why}; see `op-dbus status`")
+            raise InvalidArgs(f"{found.why_empty}; see `op-dbus status`")
     scene = host_scene.make_scene(known, found)
     content = drawers[target.suffix](scene).encode(errors="replace")
     try:

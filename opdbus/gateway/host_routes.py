@@ -308,8 +308,7 @@ def _draw(known: MapData, form: str) -> tuple[str, str]:
     with known.vectors:
         table = read_table(known.vectors)
     if not table.rows:
-        why = f"{table.waiting} wait for their vectors" if table.waiting else "none matches"
-        raise HttpError(404, f"there are no objects to draw: {why}")
+        raise HttpError(404, table.why_empty)
     scene = make_scene(known, table)
     if form == "svg":
         return svg.draw(scene), "image/svg+xml"

@@ -51,6 +51,12 @@ class Table(NamedTuple):
     waiting: int
     renamed: dict[str, str]
 
+    @property
+    def why_empty(self) -> str:
+        """The reason why there is nothing to draw, for a table without rows."""
+        why = f"{self.waiting} wait for their vectors" if self.waiting else "none matches"
+        return f"there are no objects to draw: {why}"
+
 
 class Mark(NamedTuple):
     """Reason for another shape of a point: DRIFTED or CHANGED, and details."""
