@@ -9,6 +9,8 @@ from typing import Final
 _ASSIGNMENT: Final = re.compile(r"\w+=.*", re.DOTALL)
 # Ends of a command of a script, and redirections of its output.
 _OPERATORS: Final = "();<>|&\n"
+# Programs that run a script.
+SHELLS: Final = frozenset("sh bash dash zsh ksh ash".split())
 # Commands that run the one after them, with their options that have a value in the next word.
 _WRAPPERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("nohup", "setsid", "command", "chronic", "eatmydata", "unbuffer"), ""),
@@ -43,14 +45,13 @@ _VALUED: Final[Mapping[str, str]] = {
     "sed": "-e -f -l --expression --file",
     "patch": "-i -d -p -o --input --directory",
     **dict.fromkeys(("vi", "vim", "nvim", "ex"), "-u -c -S --cmd"),
-    **dict.fromkeys(("sh", "bash", "dash", "zsh", "ksh", "ash"), "-o -O --rcfile --init-file"),
+    **dict.fromkeys(SHELLS, "-o -O --rcfile --init-file"),
 }
 # Those with an argument of their own before the command.
 _WITH_OPERAND: Final = frozenset(
     "timeout flock chrt taskset setlock setuidgid s6-setuidgid gosu su-exec".split()
 )
-# Programs that run a script, and others that run one for a user, whose options may follow.
-SHELLS: Final = frozenset("sh bash dash zsh ksh ash".split())
+# Programs that run a script for a user, whose options may follow.
 _SWITCHERS: Final = frozenset(("su", "runuser"))
 _OF_SCRIPT: Final = frozenset(("--command", "--session-command"))
 _DEEPEST: Final = 3
