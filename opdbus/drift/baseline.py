@@ -19,11 +19,11 @@ from opdbus.drift import (
 from opdbus.drift.batch_comparison import ObservedParts, Plan
 from opdbus.drift.field import MISSING, Field, Path
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import KindId, Row, Rule
+from opdbus.drift.rule_table import Row, Rule
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Content
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.state.object import SETTINGS, Json, ObjectId
+from opdbus.state.object import SETTINGS, Json, KindId, ObjectId
 from opdbus.state.secret_text import REDACTED
 
 log = structlog.get_logger()

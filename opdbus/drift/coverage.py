@@ -7,9 +7,8 @@ from typing import Final
 
 from opdbus.drift import rule_table
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import KindId
 from opdbus.index.catalogue.catalogue import Catalogue
-from opdbus.state.object import ObjectId
+from opdbus.state.object import KindId, ObjectId
 
 _STILL: Final = float("inf")
 

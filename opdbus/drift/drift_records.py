@@ -9,7 +9,6 @@ import structlog
 from opdbus.drift import rule_table
 from opdbus.drift.field import DECLARED, Field, Severity
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.errors import StoreError
 from opdbus.history import change
@@ -17,7 +16,7 @@ from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Cause, Change, Chang
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.state.object import FILE, PUBLISHED, Identity, ObjectId
+from opdbus.state.object import FILE, PUBLISHED, Identity, KindId, ObjectId
 
 log = structlog.get_logger()
 

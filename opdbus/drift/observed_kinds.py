@@ -6,9 +6,8 @@ from functools import cache
 from typing import Final
 
 from opdbus.drift import equality, rule_table, word_values
-from opdbus.drift.rule_table import KindId
 from opdbus.language import kinds
-from opdbus.state.object import SETTINGS, StateObject
+from opdbus.state.object import SETTINGS, KindId, StateObject
 
 # Similarity from which a name counts as a misspelling of another.
 _ALIKE: Final = 0.85

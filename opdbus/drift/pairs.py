@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from opdbus.drift import rule_table
-from opdbus.drift.rule_table import KindId, Row
+from opdbus.drift.rule_table import Row
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
-from opdbus.state.object import FILE, PUBLISHED, Json, ObjectId
+from opdbus.state.object import FILE, PUBLISHED, Json, KindId, ObjectId
 
 # An observed kind, and the text by which declared and observed names match.
 Key: TypeAlias = tuple[KindId, str]

@@ -14,14 +14,13 @@ from opdbus.drift.drift_records import Records
 from opdbus.drift.field import NOT_DECLARED, PRESENCE, QUIET_SECONDS, Field, Path
 from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.history.change import FIRST, STATE_FILE
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.changes import history_reader
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.state.object import FILE, Json, ObjectId
+from opdbus.state.object import FILE, Json, KindId, ObjectId
 
 # A changed declaration is intended for this time, unless the host changes, too.
 INTENDED_SECONDS: Final = 600.0

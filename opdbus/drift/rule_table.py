@@ -15,10 +15,7 @@ from opdbus.drift.baseline_values import Baseline, as_observed
 from opdbus.drift.field import Field, Severity
 from opdbus.drift.word_values import Meaning
 from opdbus.state import presence
-from opdbus.state.object import SETTINGS, UNIT, Json, ObjectId
-
-# A kind with its plugin.
-KindId: TypeAlias = tuple[str, str]
+from opdbus.state.object import SETTINGS, UNIT, Json, KindId, ObjectId
 
 # Comparison of a declared list: with all observed elements, in any order or in the same order, or
 # only that each declared element is observed. docs/drift.md lists the fields of the last two.

@@ -17,7 +17,6 @@ from opdbus.drift.drift_report import Ranked, rank_drifted, select_drifted
 from opdbus.drift.field import Field, Severity
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.reasons import DriftHistory
-from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import (
     CLASSES,
     MOST_QUIET_SECONDS,
@@ -33,7 +32,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.metrics import Family
 from opdbus.platform.slices import slices
 from opdbus.platform.tasks import at_most
-from opdbus.state.object import FILE, ObjectId
+from opdbus.state.object import FILE, KindId, ObjectId
 
 
 class WorkQueue:

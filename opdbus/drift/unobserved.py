@@ -12,10 +12,9 @@ from opdbus.drift.batch_comparison import AT_A_TIME
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import KindId
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import batches, slices
-from opdbus.state.object import FILE, ObjectId
+from opdbus.state.object import FILE, KindId, ObjectId
 
 # Limits of the result: names of a kind, characters of a name, and rows.
 MOST_NAMES: Final = 3

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 from opdbus.drift import rule_table
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import TransitionFilter
 from opdbus.index.catalogue.catalogue import Catalogue
-from opdbus.state.object import FILE, ObjectId
+from opdbus.state.object import FILE, KindId, ObjectId
 
 _KIND_ID: Final = itemgetter(slice(2))
 

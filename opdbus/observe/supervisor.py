@@ -11,7 +11,6 @@ import structlog
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.drift import observed_kinds, unobserved
-from opdbus.drift.rule_table import KindId
 from opdbus.errors import OpDbusError
 from opdbus.history import acts, change
 from opdbus.history.change import Cause
@@ -25,7 +24,7 @@ from opdbus.observe.core.report_writer import Writer
 from opdbus.platform import lines
 from opdbus.platform.metrics import Family
 from opdbus.platform.tasks import at_most, pauses, until_first_ends
-from opdbus.state.object import FILE, LIVE, SETTINGS, UNIT, Identity, Json
+from opdbus.state.object import FILE, LIVE, SETTINGS, UNIT, Identity, Json, KindId
 from opdbus.state.redact import redact_text
 
 log = structlog.get_logger()

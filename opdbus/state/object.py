@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 # The value of a property: str, int, float, bool, None, and lists and dicts of them.
 Json: TypeAlias = Any
+# The plugin and the kind of an object.
+KindId: TypeAlias = tuple[str, str]
 
 # In bytes. A byte may take three in an object path; with these limits any reply has room for one
 # object.

@@ -34,7 +34,7 @@ from opdbus.bus.transport.values import Plain, Typed
 from opdbus.config import SEVERITIES
 from opdbus.drift import drift_report, pairs
 from opdbus.drift.baseline import BaselineEntry, Scope
-from opdbus.drift.rule_table import ROWS, KindId
+from opdbus.drift.rule_table import ROWS
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.drift.unobserved import MOST_NAMES
@@ -61,7 +61,7 @@ from opdbus.platform import name_lists
 from opdbus.platform.slices import each
 from opdbus.state import publish
 from opdbus.state.fields import Members, split
-from opdbus.state.object import FILE, Json, ObjectId, StateObject
+from opdbus.state.object import FILE, Json, KindId, ObjectId, StateObject
 
 # (path, plugin, kind, name) each
 WireRows: TypeAlias = list[tuple[str, str, str, str]]

@@ -14,10 +14,8 @@ from opdbus.index.catalogue.entry_view import NOTHING, EntryRefs, EntryView
 from opdbus.index.catalogue.text_table import TextTable
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Entry
-from opdbus.state.object import FILE, LIVE, UNIT, Identity, ObjectId, matches
+from opdbus.state.object import FILE, LIVE, UNIT, Identity, KindId, ObjectId, matches
 
-# (plugin, kind).
-KindId: TypeAlias = tuple[str, str]
 ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers may use any number of source names.
 MAX_SOURCES: Final = 100
