@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _POOLING = "1_Pooling/config.json"
 _FIRST_LAYER = "encoder.layer.0."
 _SIZES = ("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings")
-# What the config.json of a level's model has otherwise than that of the medium one.
-_OTHERWISE: dict[str, dict[str, Any]] = {
+# Values of the config.json of a level that differ from those of the medium level.
+_DIFFERENT: dict[str, dict[str, Any]] = {
     "low": {"num_hidden_layers": 3},
     "high": {
         "model_type": "mpnet",
@@ -45,7 +45,7 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
 def write_random_model(level: Level, medium: Path, folder: Path) -> None:
     """Write a folder that sentence-transformers opens, too; its vectors have no meaning."""
     own = json.loads((medium / "config.json").read_text())
-    config = {**own, "_name_or_path": f"{folder.name} (random weights)", **_OTHERWISE[level.name]}
+    config = {**own, "_name_or_path": f"{folder.name} (random weights)", **_DIFFERENT[level.name]}
     pooling = json.loads((medium / _POOLING).read_text())
     shutil.copytree(medium, folder, ignore=shutil.ignore_patterns(WEIGHTS), dirs_exist_ok=True)
     for name, content in (

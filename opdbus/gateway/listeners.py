@@ -1,4 +1,4 @@
-"""Listeners of the gateway and its options: what is refused before the applications are made."""
+"""Listeners of the gateway, its options, and checks of both that need no web framework."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _statm() -> int:
 
 
 def keep_searches_short() -> None:
-    """Have no garbage collection examine what is there now: modules, and all stored entries.
+    """Have no garbage collection examine the present objects: modules, and all stored entries.
 
     Later objects are examined, since what is frozen is not freed as part of a cycle: requests are.
     """

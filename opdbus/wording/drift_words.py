@@ -1,4 +1,4 @@
-"""Drift in words: a sentence for each field that differs from what is declared."""
+"""Drift in words: a sentence for each field that differs from its declaration."""
 
 import json
 from collections.abc import Iterator, Sequence

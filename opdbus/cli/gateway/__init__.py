@@ -86,7 +86,7 @@ def gateway(context: click.Context, listen: tuple[str, ...]) -> None:
             fleet=_find_fleet(settings),
         )
         require_tokens(options, listeners)
-        # after what may be refused: it takes a second
+        # imported after these checks, since it takes a second
         with pip.required("http"):
             from opdbus.gateway import server
         for each in listeners:

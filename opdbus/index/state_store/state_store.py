@@ -166,7 +166,7 @@ class StateStore:
             migration.migrate(store, at, self.boot)
             return store.entries(transient=False)
 
-        # garbage collection would find nothing: what is made here stays in use
+        # garbage collection would find nothing: all entries stay in use
         with gc_tuning.pause():
             self._writer.load(await first(load))
         generation = await self.archive.read(lambda store: store.fact("generation"))
