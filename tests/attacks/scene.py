@@ -140,9 +140,12 @@ def attack(
 def attack_again(
     daemon: Running, name: str, attackers: Sequence[Attacker], seconds: float, settle: float
 ) -> Seen:
-    """Attack again where the friend waited: for a busy machine once, for a defect each time."""
-    for _ in range(_TRIES):
-        seen = attack(daemon, name, attackers, seconds, settle)
+    """Attack again where the friend waited: for a busy machine once, for a defect each time.
+
+    Each time for twice as long, since half of one or two searches is a matter of chance.
+    """
+    for number in range(_TRIES):
+        seen = attack(daemon, name, attackers, seconds * 2**number, settle)
         if seen.is_soon or seen.faults:
             break
     return seen
