@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.engine.check_set import CheckSet, interval
-from opdbus.engine.gate import FULL, LIBRARIES, STEADY, TEXT_TOKENS, Grade, Report, choose
+from opdbus.engine.gate import FULL, LIBRARIES, STEADY, TEXT_TOKENS, TIE, Grade, Report, choose
 from opdbus.engine.host import versions
 from opdbus.engine.opening import make_scheduler
 from opdbus.engine.proof import Probe, prove
@@ -34,8 +34,6 @@ from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child, files
 from opdbus.platform import gc_tuning
 
-# Least speed relative to fp32 that makes a precision worth its errors.
-GAIN: Final = 1.1
 # Limits of what a precision may lose against fp32 on the check set: cosines, and the low end of the
 # 95% interval of the change in mean reciprocal rank.
 MEAN_COSINE: Final = 0.99
@@ -222,8 +220,8 @@ def is_undecided(grade: Grade) -> bool:
 
 
 def too_slow(ratio: float) -> str:
-    """Return the reason to refuse a precision whose gain is too small, or ""."""
-    return "" if ratio >= GAIN else f"it is only {ratio:.3f} times as fast as fp32"
+    """Return the reason to refuse a precision as slow as fp32 within TIE, or ""."""
+    return "" if ratio >= TIE else f"it is only {ratio:.3f} times as fast as fp32"
 
 
 def grade_precisions(request: dict[str, Any]) -> str:
