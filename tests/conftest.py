@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import os
 import shutil
 import signal
@@ -28,7 +29,7 @@ from opdbus.settings.parsing import ProviderRequest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from harness.house import House, house
-from harness.running import Bus, Running
+from harness.running import PATIENCE_SECONDS, Bus, Running
 from harness.tiny import write_tiny_model
 
 # the same examples in every run: what CI tests today it tests tomorrow;
@@ -85,6 +86,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.function).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _words_are_waited_for() -> Iterator[None]:
+    """Have a first search wait for the words in memory, however busy the processors are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opdbus.index.fulltext.word_index._PATIENCE_SECONDS", PATIENCE_SECONDS)
+        yield
+
+
+@pytest.fixture
+def any_speed_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep reports on speeds, whatever else runs; that unsteady ones are not has its own test."""
+    monkeypatch.setattr("opdbus.engine.gate.STEADY", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -114,11 +114,13 @@ def growth(work: Work, text: Text, sizes: Iterable[int]) -> float:
         if (spent := seconds(work, text.of(size))) < TINY_SECONDS:
             continue
         before = seconds(work, text.of(size // 4))
-        if spent > MOST * before and spent < LONG_SECONDS:
-            before, spent = (seconds(work, text.of(each), 9) for each in (size // 4, size))
+        if spent > MOST * before and spent < 10 * LONG_SECONDS:
+            # the least of several: another process may have used the caches
+            runs = 9 if spent < LONG_SECONDS else 3
+            before, spent = (seconds(work, text.of(each), runs) for each in (size // 4, size))
             # a pattern with a bounded window grows faster until the text fills the window
-            if spent > MOST * before:
-                runs = 9 if spent < LONG_SECONDS / 40 else 1
+            if spent > MOST * before and spent < LONG_SECONDS:
+                runs = 9 if spent < LONG_SECONDS / 40 else 3
                 before, spent = spent, seconds(work, text.of(4 * size), runs)
         worst = max(worst, spent / before) if spent > TINY_SECONDS else worst
         if worst > MOST:
@@ -298,7 +300,7 @@ def test_objects_of_one_name_take_as_long_as_others(together: int) -> None:
         assert not catalogue.named("eth0")
 
     # of many dictionaries the caches hold less: still far from the 16 times of a square
-    assert growth(work, Text("", "a", ""), (250, 1000)) < 10
+    assert any(growth(work, Text("", "a", ""), (250, 1000)) < 10 for _ in range(3))
 
 
 METHODS: Final = frozenset("match fullmatch search finditer findall sub subn split".split())
@@ -520,7 +522,7 @@ def test_patterns_are_linear(used: list[Used]) -> None:
         if one.where.startswith(("opdbus.language.routes.", "opdbus.language.past_spans.")):
             # no more of a question is read for its route
             size = routes.MOST_CHARACTERS
-            if max(seconds(work, text.of(size)) for work, text in works(one)) > 0.05:
+            if any(seconds(work, text.of(size), 3) > 0.05 for work, text in works(one)):
                 slow.append(one)
         elif next(slow_texts(one), None):
             slow.append(one)

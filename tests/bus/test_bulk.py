@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.bulky import DIMENSION, Engine, in_memory, lines, open_files, vector_of
+from harness.health import settled_files
 from harness.running import PATIENCE_SECONDS, work_of
 
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
@@ -285,7 +286,7 @@ def test_a_caller_that_leaves_stops_the_work() -> None:
         assert engine.computed == 0
 
     run(work)
-    assert open_files() == before
+    assert settled_files(os.getpid(), before) == before
 
 
 @work_of(run)
@@ -326,7 +327,7 @@ def test_the_callers_file_may_be_closed_while_a_thread_reads() -> None:
         return (await call).rows
 
     assert run(work) == 10_000
-    assert open_files() == before
+    assert settled_files(os.getpid(), before) == before
 
 
 def test_a_descriptor_is_closed_with_its_holder() -> None:

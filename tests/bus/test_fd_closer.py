@@ -12,7 +12,8 @@ from harness.running import PATIENCE_SECONDS
 
 from opdbus.bus.transport.descriptors import ELSEWHERE, IN_MEMORY, FdCloser, closer_of
 
-LINGER_SECONDS = 2
+# the kernel stops waiting earlier: once the receiver is closed
+LINGER_SECONDS = 60
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -11,6 +11,7 @@ from conftest import EXAMPLE
 from harness.commands import as_json, fails, run
 from harness.running import Caller, Running, calling
 
+from opdbus.bus import paths
 from opdbus.bus.service.faults import describe_drift
 from opdbus.bus.transport.connection import Connection
 from opdbus.drift.field import Field, Severity
@@ -63,7 +64,19 @@ def served(
     asyncio.run(_publish(daemon, "ghost.service", load_state="not-found", active_state="failed"))
     port = {"port": 8443, "protocol": "tcp", "exposed": "all addresses"}
     asyncio.run(_publish(daemon, "tcp 0.0.0.0:8443", "net", "listener", **port))
+    asyncio.run(_until_drifting(daemon, "sshd.service", "system"))
     return daemon.vectorized()
+
+
+async def _until_drifting(daemon: Running, *names: str) -> None:
+    """Wait until these objects count as drifted, which takes seconds after their change."""
+    async with calling(daemon.bus) as caller:
+
+        async def are_there() -> bool:
+            (rows,) = await caller.ask("DriftReport", {})
+            return {*names} <= {paths.parse(row[0])[2] for row in rows}
+
+        await caller.until(are_there, wanted=True)
 
 
 async def _publish(

@@ -79,7 +79,12 @@ def test_what_a_daemon_counts(served: Running) -> None:
     """Count objects, changes, texts and calls, as the daemon has them."""
     ok(served, "search", "who may become root?")
     ok(served, "publish", "t", stdin='{"plugin": "t", "kind": "t", "name": "lamp"}')
-    found = samples(ok(served, "metrics"))
+    parts = ("batch_size", "queue_duration_seconds", "inference_duration_seconds")
+    keys = [(f"opdbus_{one}_count", frozenset({("level", "medium")})) for one in parts]
+    found, later = (samples(ok(served, "metrics")) for _ in range(2))
+    while [found[key] for key in keys] != [later[key] for key in keys]:
+        # a batch ended while they were written
+        found, later = later, samples(ok(served, "metrics"))
 
     def of(name: str, **labels: str) -> float:
         return found[f"opdbus_{name}", frozenset(labels.items())]

@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 from harness.commands import invoke
 from harness.hub import FIRST, WEIGHTS, Hub, files_in, nothing_left, visible
-from harness.running import run_program
+from harness.running import PATIENCE_SECONDS, run_program
 from harness.tiny import rewrite, write_low_model
 from harness.users import NOBODY, as_user
 
@@ -23,7 +23,7 @@ from opdbus.models import folder, level_table, shape
 from opdbus.models.level_table import LEVELS
 
 LOW = LEVELS["low"]
-SOON = 30.0  # seconds: a limit for what should take few, not a measurement
+SOON = PATIENCE_SECONDS  # a limit for what should take few, not a measurement
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ def test_callers_are_answered_when_it_ends(daemons: Make) -> None:
     async def work(caller: Caller) -> None:
         await caller._until_owned()
         waiting = [asyncio.ensure_future(search(caller, "vector")) for _ in range(5)]
+        await asyncio.sleep(0)  # they are sent first
         # answered after those have come, and long before a model is built
         await caller.call(STATE_PATH, "org.freedesktop.DBus.Peer.Ping", "")
         daemon.send(signal.SIGTERM)

@@ -52,7 +52,7 @@ def base(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_level_none_needs_no_runtime(daemons: Callable[..., Running]) -> None:
     """Serve lists and lexical search from an installation of the base alone."""
     with daemons(VECTOR_LEVEL="none") as daemon:
-        daemon.wait_for_log("state_loaded|serving|ready")
+        daemon.vectorized()
         found = daemon.cli("search", "--mode", "lexical", "chronyd")
     assert "systemd/unit/chronyd.service" in found.stdout, found.stderr
 

@@ -217,6 +217,7 @@ def test_watchdog_is_pinged_while_the_loop_turns(daemons: Make, listener: Listen
         listener._socket.settimeout(0.6)
         with pytest.raises(TimeoutError):
             listener.receive()
+        listener._socket.settimeout(PATIENCE_SECONDS)
         daemon.send(signal.SIGCONT)
         assert listener.receive() == {"WATCHDOG": "1"}
         assert daemon.stop() == 0

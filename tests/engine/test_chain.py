@@ -389,6 +389,7 @@ def test_sessions_share_the_words_that_were_used(model: Model, config: Config) -
         session.finish_profile()
 
 
+@pytest.mark.usefixtures("any_speed_is_kept")
 def test_the_gate_chooses(model: Model, config: Config) -> None:
     """Take the precision that the gate chose where there are several, and keep its report."""
     asked = asking(config, "cpu:onnxruntime", precision="auto")
@@ -405,6 +406,7 @@ def test_the_gate_chooses(model: Model, config: Config) -> None:
         assert choose(model, asked).proof.precision == grade.precision
 
 
+@pytest.mark.usefixtures("any_speed_is_kept")
 def test_the_gate_chooses_the_engine(model: Model, config: Config) -> None:
     """Measure all engines that `cpu` means here side by side, and take the fastest precision."""
     pytest.importorskip("openvino", reason="openvino is not installed")

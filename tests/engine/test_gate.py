@@ -252,6 +252,7 @@ def judge(model: Model, candidate: Candidate, home: Path, prepare: Prepare = not
     return asyncio.run(gate.judge(model, candidate, home, prepare))
 
 
+@pytest.mark.usefixtures("any_speed_is_kept")
 def test_a_report(model: Model, candidate: Candidate, tmp_path: Path) -> None:
     """Grade each precision beside fp32 on real sessions, and keep what was found."""
     report = judge(model, candidate, tmp_path / "gates")
@@ -329,6 +330,7 @@ def test_reports_are_forgotten(model: Model, candidate: Candidate, tmp_path: Pat
     assert [each.name for each in home.iterdir()] == ["other"]
 
 
+@pytest.mark.usefixtures("any_speed_is_kept")
 def test_an_unreadable_report(model: Model, candidate: Candidate, tmp_path: Path) -> None:
     """Measure anew what cannot be read."""
     home = tmp_path / "gates"

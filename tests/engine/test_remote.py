@@ -266,7 +266,7 @@ def test_a_liar_is_never_used(known: KnownTexts, server: EmbeddingServer, lie: s
     """Refuse a server whose answers are not the model's vectors, and say what is wrong."""
     tell, reason = LIES[lie]
     tell(server)
-    remote = remote_of(known, server, seconds=2.0)
+    remote = remote_of(known, server)
     with pytest.raises(ProviderError, match=reason):
         remote.prove()
     remote.close()
@@ -521,7 +521,7 @@ def test_a_busy_server_is_asked_again(
         return (status, {"Retry-After": "0"}, b"{}") if left[0] >= 0 else None
 
     server.answer = answer
-    remote = proven(known, server)
+    remote = proven(known, server, busy_seconds=PATIENCE_SECONDS)
     left[0] = 2
     assert np.abs(remote.run(TEXTS[:9]) - server.right(TEXTS[:9])).max() < 1e-6
     assert left[0] < 0

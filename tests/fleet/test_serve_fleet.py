@@ -139,7 +139,9 @@ def test_hosts_are_listed_with_what_is_wrong(server: FleetServer) -> None:
     assert clone["same_machine"] == ["clone2"]
     assert found["never"]["is_silent"]
     assert found["never"]["findings"] == ["no sender has come yet"]
-    later = server.database.run(lambda connection: list_hosts(connection, alone["seen_at"] + 601))
+    # of all that sent, the last: on a busy machine it did seconds after the first
+    last = max(host["seen_at"] for host in found.values() if host["seen_at"])
+    later = server.database.run(lambda connection: list_hosts(connection, last + 601))
     assert all(host.is_silent for host in later)
     text = server.command("hosts")
     assert "clone1: has the machine id of clone2" in text
@@ -266,7 +268,10 @@ def test_a_server_has_a_worker() -> None:
         assert [os.getpriority(os.PRIO_PROCESS, int(pid)) for pid in pids].count(19) == 1
         roles = "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'op-dbus'"
         others = f"{roles} AND pid <> pg_backend_pid()"
-        assert server.database.fetch(others) == [(OWN_WORKER,)]
+        # sessions end a moment after their clients
+        while (seen := server.database.fetch(others)) != [(OWN_WORKER,)]:
+            assert time.monotonic() < end, seen
+            time.sleep(0.1)
         assert (folder / "server/worker-password").stat().st_mode & 0o777 == 0o600
         groups = "SELECT roleid::regrole::text FROM pg_auth_members WHERE member = $1::regrole"
         assert server.database.fetch(groups, OWN_WORKER) == [("opdbus_worker",)]

@@ -413,6 +413,13 @@ def test_silent_connections_keep_no_host_out(
     places = itertools.cycle([(f"127.0.0.{number}", 0) for number in range(1, addresses + 1)])
     is_over = threading.Event()
 
+    def log_in() -> float:
+        began = time.monotonic()
+        assert asyncio.run(ask(server.url("host-web1", web1), password(web1))) == "host-web1"
+        return time.monotonic() - began
+
+    alone = max(log_in() for _ in range(3))
+
     def open_silent(stack: ExitStack) -> None:
         connection = socket.create_connection(
             ("127.0.0.1", server.port), PATIENCE, source_address=next(places)
@@ -430,13 +437,11 @@ def test_silent_connections_keep_no_host_out(
         flooding = threading.Thread(target=flood)
         flooding.start()
         try:
-            began = time.monotonic()
-            assert asyncio.run(ask(server.url("host-web1", web1), password(web1))) == "host-web1"
-            seconds = time.monotonic() - began
+            seconds = log_in()
         finally:
             is_over.set()
             flooding.join()
-    assert seconds < 5, "a login has ten"
+    assert seconds < 5 + 20 * alone, "a login has ten where nothing else runs"
 
 
 def test_places_are_bounded(tmp_path: Path) -> None:

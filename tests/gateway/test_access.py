@@ -36,7 +36,7 @@ def tcp(
 
 def ask(gateway: Gateway, **headers: str) -> httpx.Response:
     """Ask over TCP with some headers."""
-    return httpx.get(f"http://127.0.0.1:{gateway.port('http')}/health", headers=headers)
+    return httpx.get(f"http://127.0.0.1:{gateway.port('http')}/health", headers=headers, timeout=60)
 
 
 def start(served: Running, folder: Path, *flags: str, **settings: object) -> tuple[int, str]:
@@ -68,7 +68,7 @@ def test_other_tokens_are_refused(tcp: Gateway, given: str) -> None:
     """Answer 401 and how to authenticate, whatever else is sent, and log nothing of it."""
     port = tcp.port("http")
     header = {"Authorization": given.encode("latin-1")} if given else {}
-    refused = httpx.get(f"http://127.0.0.1:{port}/nothing", headers=header)
+    refused = httpx.get(f"http://127.0.0.1:{port}/nothing", headers=header, timeout=60)
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"] == "Bearer"
     assert TOKEN not in refused.text + tcp.log.read_text()
@@ -179,6 +179,7 @@ def test_publishing_has_a_token_of_its_own(served: Running, tmp_path: Path) -> N
             answer = httpx.get(
                 f"http://127.0.0.1:{gateway.port(name)}/health",
                 headers={"Authorization": f"Bearer {given}"},
+                timeout=60,
             )
             assert (name, given, answer.status_code) == (name, given, wanted)
 

@@ -251,12 +251,12 @@ def test_a_body_without_an_end_is_refused(limited: Gateway) -> None:
     assert limited.is_served()
 
 
-def test_a_declared_body_is_refused_before_it_is_sent(limited: Gateway) -> None:
+def test_a_declared_body_is_refused_before_it_is_sent(limited: Gateway, gateway: Gateway) -> None:
     """Answer 413 instead of 100 to a client that asks before it sends too much."""
     head = POST + b"Content-Length: 100001\r\nExpect: 100-continue\r\n\r\n"
     assert status(limited.tell(head)) == 413
     allowed = POST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-    with limited.connect() as own:
+    with gateway.connect() as own:
         own.sendall(allowed)
         assert own.recv(65536).startswith(b"HTTP/1.1 100 ")
         own.sendall(b"{}")
@@ -311,17 +311,19 @@ def test_a_client_that_does_not_read_is_dropped(limited: Gateway) -> None:
     assert limited.is_served()
 
 
-def test_a_client_has_a_bounded_number_of_requests(limited: Gateway) -> None:
+def test_a_client_has_a_bounded_number_of_requests(served: Running, tmp_path: Path) -> None:
     """Answer 429 with Retry-After to one request too many, and serve again when one has ended."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(limited.connect()) for _ in range(2)]
-        for own in held:
-            own.sendall(POST + b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n")
-            assert own.recv(65536).startswith(b"HTTP/1.1 100 ")
-        refused = limited.tell(GET + b"\r\n")
-        assert status(refused) == 429
-        assert b"retry-after: 1" in refused.lower()
-    assert limited.is_served()
+    # bodies have their usual time, so that both are held when the third comes
+    with Gateway(served, tmp_path, limits={"running_of_client": 2}) as gateway:
+        with ExitStack() as stack:
+            held = [stack.enter_context(gateway.connect()) for _ in range(2)]
+            for own in held:
+                own.sendall(POST + b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+                assert own.recv(65536).startswith(b"HTTP/1.1 100 ")
+            refused = gateway.tell(GET + b"\r\n")
+            assert status(refused) == 429
+            assert b"retry-after: 1" in refused.lower()
+        assert gateway.is_served()
 
 
 @pytest.mark.parametrize("broken", [b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", b"\r\nx\r\n\r\n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.gateways import Gateway
+from harness.running import PATIENCE_SECONDS
 
 from opdbus.errors import DatabaseUnreachable, LimitsExceeded, TimedOut
 from opdbus.gateway.fleet import fleet_models
@@ -193,12 +195,15 @@ def test_no_question_holds_a_connection_for_long(known: KnownFleet) -> None:
 
     async def work() -> None:
         password = known.password_file.read_text()
-        fleet = FleetLink(known.url, password, seconds=0.5, wait_seconds=0.2)
+        # a connection is made in the time that a question waits for one: it is short only later
+        fleet = FleetLink(known.url, password, seconds=3)
+        thinking = threading.Semaphore(0)
 
         async def sleep(connection: asyncpg.Connection, _embed: object) -> None:
             await connection.execute("SELECT pg_sleep(60)")
 
         async def think(_connection: object, _embed: object) -> None:
+            thinking.release()
             await asyncio.sleep(60)
 
         async def count(connection: asyncpg.Connection, _embed: object) -> object:
@@ -208,10 +213,14 @@ def test_no_question_holds_a_connection_for_long(known: KnownFleet) -> None:
             with pytest.raises(TimedOut):
                 await ask_plainly(fleet, slow)
         assert await ask_plainly(fleet, count) == 6
+        assert thinking.acquire(timeout=0)
         busy = [asyncio.create_task(ask_plainly(fleet, think)) for _ in range(MOST_CONNECTIONS)]
-        await asyncio.sleep(0.1)
+        for _ in busy:
+            assert await asyncio.to_thread(thinking.acquire, timeout=PATIENCE_SECONDS)
+        fleet._wait_seconds = 0.2
         with pytest.raises(DatabaseUnreachable, match="other questions"):
             await ask_plainly(fleet, count)
+        fleet._wait_seconds = PATIENCE_SECONDS
         assert {type(each) for each in await asyncio.gather(*busy, return_exceptions=True)} == {
             TimedOut
         }

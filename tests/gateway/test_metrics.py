@@ -44,7 +44,7 @@ def measured(served: Running, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_the_names_are_those_of_the_command(measured: Gateway, served: Running) -> None:
     """Serve what `op-dbus metrics` prints, and the gateway's own beside it."""
     printed = served.cli("metrics").stdout
-    answer = httpx.get(url(measured))
+    answer = httpx.get(url(measured), timeout=60)
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     own = {name for name in names(answer.text) if name.startswith("opdbus_gateway_")}
     assert names(answer.text) - own == names(printed)
@@ -56,7 +56,9 @@ def test_the_names_are_those_of_the_command(measured: Gateway, served: Running) 
 
 def test_openmetrics_is_served_to_who_accepts_it(measured: Gateway) -> None:
     """Choose the format by `Accept`, as Prometheus sends it; both have the same values."""
-    answer = httpx.get(url(measured), headers={"Accept": f"{OPENMETRICS},text/plain;q=0.5"})
+    answer = httpx.get(
+        url(measured), headers={"Accept": f"{OPENMETRICS},text/plain;q=0.5"}, timeout=60
+    )
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert answer.text.endswith("# EOF\n")
     found = {family.name for family in openmetrics.text_string_to_metric_families(answer.text)}
@@ -71,22 +73,22 @@ def test_requests_are_counted_by_route_and_status(measured: Gateway) -> None:
             client.get(f"/no-such-path-{number}")
         trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
         client.get("/health", headers={"traceparent": trace})
-    text = httpx.get(url(measured)).text
+    text = httpx.get(url(measured), timeout=60).text
     assert re.search(r'requests_total\{listener="http",route="/health",status="200"\} 2.0', text)
     assert re.search(r'requests_total\{listener="http",route="other",status="404"\} 3.0', text)
     assert "no-such-path" not in text
     assert re.search(r'requests_in_flight\{listener="metrics"\} 1.0', text)
     assert re.search(r'request_duration_seconds_count\{route="/health"\} 2.0', text)
-    traced = httpx.get(url(measured), headers={"Accept": OPENMETRICS}).text
+    traced = httpx.get(url(measured), headers={"Accept": OPENMETRICS}, timeout=60).text
     assert f'trace_id="{"ab" * 16}"' in traced
 
 
 def test_the_socket_for_metrics_serves_nothing_else(measured: Gateway) -> None:
     """Answer 404 to other paths there, and to /metrics elsewhere."""
-    assert httpx.get(url(measured).replace("/metrics", "/health")).status_code == 404
+    assert httpx.get(url(measured).replace("/metrics", "/health"), timeout=60).status_code == 404
     with measured.http() as client:
         assert client.get("/metrics").status_code == 404
-    assert httpx.get(url(measured), headers={"Host": "evil.example"}).status_code == 421
+    assert httpx.get(url(measured), headers={"Host": "evil.example"}, timeout=60).status_code == 421
 
 
 def test_a_daemon_that_is_down_is_told(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_daemon_that_is_down_is_told(tmp_path: Path) -> None:
     bus = Bus()
     with Gateway(Running(tmp_path, bus.address), tmp_path, *LISTEN) as gateway:
         for _ in range(2):
-            text = httpx.get(url(gateway)).text
+            text = httpx.get(url(gateway), timeout=60).text
             assert "\nopdbus_up 0.0\n" in text
             assert "opdbus_gateway_requests_in_flight" in text
             assert "opdbus_texts_total" not in text
@@ -133,7 +135,7 @@ def scrape(gateway: Gateway, trusted: Path, password: str = PASSWORD) -> int:
     """Ask for metrics with TLS and a password, and give the status."""
     context = ssl.create_default_context(cafile=trusted)
     auth = ("prometheus", password)
-    return httpx.get(url(gateway, "https"), verify=context, auth=auth).status_code
+    return httpx.get(url(gateway, "https"), verify=context, auth=auth, timeout=60).status_code
 
 
 def test_tls_and_users_are_those_of_the_file(served: Running, certificate: Path) -> None:
@@ -147,12 +149,14 @@ def test_tls_and_users_are_those_of_the_file(served: Running, certificate: Path)
         assert scrape(gateway, trusted) == 200
         assert scrape(gateway, trusted, "wrong") == 401
         context = ssl.create_default_context(cafile=trusted)
-        bare = httpx.get(url(gateway, "https"), verify=context)
+        bare = httpx.get(url(gateway, "https"), verify=context, timeout=60)
         assert (bare.status_code, bare.headers["www-authenticate"]) == (401, "Basic")
-        passed = httpx.get(url(gateway, "https"), verify=context, auth=("prometheus", PASSWORD))
+        passed = httpx.get(
+            url(gateway, "https"), verify=context, auth=("prometheus", PASSWORD), timeout=60
+        )
         assert passed.headers["x-frame-options"] == "deny"
         with pytest.raises(httpx.HTTPError):
-            httpx.get(url(gateway))
+            httpx.get(url(gateway), timeout=60)
         web_config(certificate, OTHER)
         assert scrape(gateway, trusted, OTHER) == 200
         assert scrape(gateway, trusted) == 401
@@ -165,7 +169,7 @@ def test_tls_and_users_are_those_of_the_file(served: Running, certificate: Path)
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         assert scrape(gateway, trusted) == 200
         with pytest.raises(httpx.ConnectError):
-            httpx.get(url(gateway, "https"), verify=old)
+            httpx.get(url(gateway, "https"), verify=old, timeout=60)
         make_certificate(certificate)
         assert scrape(gateway, trusted) == 200
         assert PASSWORD not in gateway.log.read_text()
@@ -190,7 +194,10 @@ def test_an_authority_of_clients_that_was_replaced_is_not_trusted(
             context.load_cert_chain(own / "cert.crt", own / "cert.key")
         with suppress(httpx.HTTPError):
             auth = ("prometheus", PASSWORD)
-            return httpx.get(url(gateway, "https"), verify=context, auth=auth).status_code == 200
+            return (
+                httpx.get(url(gateway, "https"), verify=context, auth=auth, timeout=60).status_code
+                == 200
+            )
         return False
 
     with Gateway(served, certificate, *LISTEN, HTTP_WEB_CONFIG=config) as gateway:

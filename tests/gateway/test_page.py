@@ -92,13 +92,13 @@ def test_others_are_refused(
     """Refuse other sites, other names of this host, and whoever has another cookie."""
     client, address, _ = browser
     cookie = {"Cookie": "; ".join(f"{one.name}={one.value}" for one in client.cookies.jar)}
-    assert httpx.get(f"{address}status", headers=cookie).status_code == 200
-    assert httpx.get(f"{address}status", headers=cookie | headers).status_code == 403
+    assert httpx.get(f"{address}status", headers=cookie, timeout=60).status_code == 200
+    assert httpx.get(f"{address}status", headers=cookie | headers, timeout=60).status_code == 403
 
 
 def test_a_link_works_once(browser: tuple[httpx.Client, str, str]) -> None:
     """Refuse a link that was followed."""
-    answer = httpx.get(browser[2])
+    answer = httpx.get(browser[2], timeout=60)
     assert answer.status_code == 403
     assert "used already" in answer.text
 
@@ -107,7 +107,7 @@ def test_a_preview_does_not_use_the_link_up(gateway: Gateway) -> None:
     """Leave the link to who follows it, if something looks at its head before."""
     with open_page(gateway) as (link, _):
         assert httpx.head(link).status_code == 403
-        assert httpx.get(link).status_code == 200
+        assert httpx.get(link, timeout=60).status_code == 200
 
 
 def test_half_requests_block_nobody(gateway: Gateway) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from harness.gateways import Gateway
-from harness.running import Running
+from harness.running import Running, replace
 from opdbus.gateway.listeners import WRITE, FleetAccess, Listener, Options
 from opdbus.gateway.server import serve
 from opdbus.systemd import notify
@@ -43,7 +43,8 @@ async def beat(file: Path) -> None:
         now = time.thread_time()
         if now - before > longest:
             longest = now - before
-            file.write_text(str(longest))  # noqa: ASYNC240 -- a few bytes, rarely
+            # in one step: it may be read at this moment
+            replace(file, str(longest))
         before = time.thread_time()
 
 

@@ -32,10 +32,12 @@ def open_files(*, settled: bool = False) -> int:
     """Count the files that this process has open; first without what other tests left behind."""
     if settled:
         gc.collect()
-        # what others sent is closed by threads, which nothing tells of
-        pause, count = select.poll(), -1
-        while ELSEWHERE.waiting or IN_MEMORY.waiting or count != open_files():
-            count = open_files()
+        # what others sent is closed by threads, which nothing tells of: one may have taken the last
+        # file and not have closed it yet
+        pause, count, same = select.poll(), -1, 0
+        while ELSEWHERE.waiting or IN_MEMORY.waiting or same < 10:
+            now = open_files()
+            count, same = now, same + 1 if now == count else 0
             pause.poll(5)
     return len(list(Path("/proc/self/fd").iterdir()))
 

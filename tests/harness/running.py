@@ -213,7 +213,7 @@ class Running:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
 

@@ -33,7 +33,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.journal import MESSAGE_IDS
 
 Logger = structlog.typing.FilteringBoundLogger
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 120
 ALL = Limits()
 DAY = 86_400.0
 

@@ -27,7 +27,7 @@ from opdbus.models.folder import Model
 from opdbus.models.level_table import Level
 
 OWN = Level("medium", "someone/tiny", 32, 20)
-SOON = 30.0  # seconds: a limit for what should take few, not a measurement
+SOON = 120.0  # seconds: a limit for what should take few, not a measurement
 
 # weights
 

@@ -249,9 +249,9 @@ def test_medium_limit(medium: Model) -> None:
 def test_a_megabyte(medium: Model, text: str) -> None:
     """Tokenize a text of 1 MB as the whole text would be, soon."""
     tested = Tokenizer(medium.tokenizer, LIMIT)
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = tokenized(tested, text)
-    taken = time.perf_counter() - begun
+    taken = time.process_time() - begun
     assert found == expected(whole(medium.tokenizer), text, LIMIT)
     # measured: 0.5 s at most, for spaces only
     assert taken < 3.0

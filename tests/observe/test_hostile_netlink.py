@@ -230,9 +230,13 @@ async def test_lists_that_are_always_interrupted(tmp_path: Path) -> None:
         async with watched(tmp_path, kernel.passed) as host:
             await host.until(lambda: host.names == NAMES)
             await asyncio.sleep(1.0)  # until what may be done at once is done
-            before = time.process_time()
-            await asyncio.sleep(0.5)
-            assert time.process_time() - before < 0.15
+            spent = []
+            for _ in range(4):
+                before = time.process_time()
+                await asyncio.sleep(0.5)
+                spent.append(time.process_time() - before)
+            # the least: others work in this process, too
+            assert min(spent) < 0.15
             assert host.status.state == "up"
 
 

@@ -112,8 +112,16 @@ async def test_readings_that_hang_have_a_bound() -> None:
 
 async def test_a_reading_that_ended_in_time_counts(tmp_path: Path) -> None:
     """What was read counts, however late the event loop hears of it."""
-    reading = asyncio.create_task(in_thread(tmp_path.exists, 0.05))
+    ended = threading.Event()
+
+    def look() -> bool:
+        found = tmp_path.exists()
+        ended.set()
+        return found
+
+    reading = asyncio.create_task(in_thread(look, 0.05))
     await asyncio.sleep(0)
+    assert ended.wait(PATIENCE)
     time.sleep(0.2)  # noqa: ASYNC251 -- what makes it late
     assert await reading
 

@@ -22,7 +22,7 @@ from opdbus.index.state_store.events import Event, Recorded
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.report import Observer
 from opdbus.observe.selection import select_observers
-from opdbus.observe.supervisor import STARTING, Supervisor
+from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.systemd import unit_observer
 from opdbus.settings.parsing import AUTO
 from system.host import PATIENCE_SECONDS, Host
@@ -127,7 +127,9 @@ async def _print_rows() -> None:
         async with StateStore(path, hear, boot="this") as memory:
             supervisor = Supervisor([*map(_hasty, observers)], memory)
             task = asyncio.create_task(supervisor.run())
-            while any(status.state == STARTING for status in supervisor.statuses):  # noqa: ASYNC110 -- none says so
+            # unit files are listed later than the rest
+            units = {unit_observer.OBSERVER.plugin}
+            while supervisor.starting or supervisor.awaited(units, units):  # noqa: ASYNC110 -- none says so
                 await asyncio.sleep(0.05)
             ready: Row = {"seq": 0, "name": "", "what": "ready", "fields": []}
             sys.stdout.write(json.dumps(ready) + "\n")

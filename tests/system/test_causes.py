@@ -101,15 +101,16 @@ def test_the_life_of_a_service(bare: Host, history: History) -> None:
     assert told(rows) == [(RUN, "changed", "job:N start")]
     assert fields(row)["active_state"] == ("inactive", "active")
     bare.ask("systemctl", "restart", RUN)
-    (row,) = rows = history.news()
-    assert told(rows) == [(RUN, "event", "job:N restart")]
-    assert (row["fields"], row["folded"]) == ([], 0)
+    rows = history.news()
+    assert told(rows) in runs(RUN, "job:N restart")
+    assert len(rows) > 1 or (rows[0]["fields"], rows[0]["folded"]) == ([], 0)
     bare.ask("systemctl", "reload", RUN)
     assert told(history.news()) == [(RUN, "event", "job:N reload")]
     bare.ask("systemctl", "stop", RUN)
-    (row,) = rows = history.news()
-    assert told(rows) == [(RUN, "changed", "job:N stop")]
-    assert fields(row).keys() == {"active_state", "sub_state"}
+    rows = history.news()
+    # a busy host is slow enough for `deactivating` to be seen
+    assert told(rows) in [[(RUN, "changed", "job:N stop")] * count for count in (1, 2)]
+    assert {name for row in rows for name in fields(row)} == {"active_state", "sub_state"}
     bare.ask("systemctl", "start", RUN)
     history.news()
     bare.ask("systemctl", "kill", "--signal=KILL", RUN)
@@ -184,7 +185,8 @@ def test_files_and_a_job_at_once(bare: Host, history: History) -> None:
     bare.write(path, "[Service]\nNice=5\n")
     bare.ask("sh", "-c", f"systemctl daemon-reload; systemctl restart {RUN}")
     rows = [row for row in history.news(3) if row["name"] == RUN]
-    assert told(rows) == [(RUN, "changed", "reload"), (RUN, "event", "job:N restart")]
+    assert told(rows)[0] == (RUN, "changed", "reload")
+    assert told(rows)[1:] in runs(RUN, "job:N restart")
     assert fields(rows[0]) == {"drop_ins": (None, [path])}
     name = "probe-now.service"
     bare.write(f"/usr/local/lib/systemd/system/{name}", FILES[RUN])
@@ -213,7 +215,8 @@ def test_a_timer(bare: Host, history: History) -> None:
     ]  # fmt: skip
     bare.ask("systemctl", "start", timer)
     # loading the service is no change of it, although more is known of it then
-    assert told(history.news()) == [(timer, "changed", "job:N start")]
+    # soon, since it elapses after 3 seconds
+    assert told(history.news(quiet=0.3)) == [(timer, "changed", "job:N start")]
     rows = told(history.news(2))
     by = f"job:N start by {timer}"
     assert [row for row in rows if row[0] == timer] == [(timer, "changed", by)]
@@ -252,7 +255,8 @@ def test_what_starts_a_service(bare: Host, history: History, kind: str) -> None:
         bare.ask("sh", "-c", f"{touch} /run/probe-by-{kind}")
         rows = told(history.news(quiet=SOON))
         if rows != [(service, "event", by)]:
-            while (service, "changed", "exit") not in rows:
+            # a oneshot service ends with its job, and another one by its exit
+            while [row[:2] for row in rows].count((service, "changed")) < 2:
                 rows += told(history.news(quiet=SOON))
             assert {(service, "changed", by)} <= set(rows) <= seen
 
@@ -345,7 +349,9 @@ def test_what_a_package_brings(bare: Host, history: History, tmp_path: Path) -> 
     bare.ask("systemctl", "start", "probe.service")
     history.news()
     bare.ask("dpkg", "--purge", "probe")
-    gone = {(name, cause) for name, what, cause in told(history.news(3)) if what == "gone"}
+    for name in appeared:
+        history.until(name, "gone")
+    gone = {(name, cause) for name, what, cause in told(history.news()) if what == "gone"}
     assert gone == {(name, "dpkg:N") for name in appeared}
 
 

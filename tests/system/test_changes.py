@@ -47,14 +47,14 @@ def served(host: Host, request: pytest.FixtureRequest) -> Service:
     return service
 
 
-def until(lines: Iterator[str], text: str) -> None:
-    """Wait for a line that holds a text."""
+def until(lines: Iterator[str], *texts: str) -> None:
+    """Wait for a line that holds these texts."""
     before = []
     for line in lines:
-        if text in line:
+        if all(text in line for text in texts):
             return
         before.append(line)
-    raise AssertionError(f"no {text!r} in {before}")
+    raise AssertionError(f"no {texts} in {before}")
 
 
 @pytest.mark.usefixtures("served")
@@ -62,11 +62,13 @@ def test_the_life_of_a_service_is_told(host: Host) -> None:
     """Tell that a service was started, stopped and failed, and by what, to root and the group."""
     with watching(host) as lines:
         host.ask("systemctl", "stop", WEB)
-        until(lines, "web.service stopped: active -> inactive (job ")
+        # a busy host is slow enough for `deactivating` to be seen
+        until(lines, "web.service stopped: ", " -> inactive (job ")
         host.ask("systemctl", "start", WEB)
         until(lines, "web.service started: inactive -> active (job ")
     rows = told(host, "--around", WEB, "--since", "boot", "--cause", "job", user="member")
-    assert [row["cause"].split()[1] for row in rows if row["name"] == WEB] == ["stop", "start"]
+    acts = [row["cause"].split()[1] for row in rows if row["name"] == WEB]
+    assert [*dict.fromkeys(acts)] == ["stop", "start"]
     assert {row["name"] for row in rows} == {WEB, "pages.service"}
     assert "format_version" in rows[0]
     refused = host.run("op-dbus", "changes", user="outsider")
@@ -85,7 +87,7 @@ def test_a_stopped_service_is_not_started_by_watching(host: Host, served: Servic
         served.until_ready()
         until(lines, "web.service restarted (while op-dbus was not running)")
         host.ask("systemctl", "stop", WEB)
-        until(lines, "web.service stopped: active -> inactive (job ")
+        until(lines, "web.service stopped: ", " -> inactive (job ")
 
 
 def test_a_restart_of_op_dbus_is_told(host: Host, served: Service) -> None:
