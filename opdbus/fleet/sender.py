@@ -277,11 +277,12 @@ class Sender:
         if time.monotonic() >= self._alive_at + self._pace.keep_alive:
             await session.keep_alive()
             self._alive_at = time.monotonic()
-            # drift below the threshold comes without a signal, after what made it
-            news.has_drift |= self._alive_at < self._sent_at + 2 * self._pace.keep_alive
-        if news.has_drift and time.monotonic() >= self._drift_due():
+            # drift below the threshold comes without a signal, after what made it: it is read until
+            # it was so some time after that, however long calls take
+            news.has_drift |= self._drift_at < self._sent_at + 2 * self._pace.keep_alive
+        if news.has_drift and (began := time.monotonic()) >= self._drift_due():
             await session.send_drift()
-            self._drift_at = time.monotonic()
+            self._drift_at = began
 
 
 class _Session:
