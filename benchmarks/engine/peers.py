@@ -3,7 +3,7 @@
 `python benchmarks/engine/peers.py [--venvs .peers] [--level LEVEL]... [--json FILE]`. `make peers`
 makes the programs' environments, OP_DBUS_MODEL_DIR has the models. Each program has a process of
 its own, which is stopped while others are measured; it gets texts of a kind so many a call, and all
-in one call. Figures are texts a second in the median turn. All levels take an hour.
+in one call. Figures are texts a second in the median turn. All levels take half an hour a round.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REFERENCE: Final = "op-dbus fp32"
 # The environment with torch, which exports the model for peers that read only ONNX.
 TORCH: Final = "torch"
 # Texts of each kind, for each level: the same time in each.
-_TEXTS: Final = {"low": 1024, "medium": 1024, "high": 256}
+_TEXTS: Final = {"low": 512, "medium": 256, "high": 64}
 _BATCHES: Final = {
     "low": (1, 8, 32, 64, 256),
     "medium": (1, 8, 32, 64, 256),
