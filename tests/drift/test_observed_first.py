@@ -259,6 +259,8 @@ def test_show_has_the_observed_text(host: Running) -> None:
 def test_the_map_has_the_observed_words(daemons: Callable[..., Running], tmp_path: Path) -> None:
     """The map draws each object once, by what is observed, and says `declared` of a wish."""
     daemon = _filled(daemons(STATE_FILE=_file(tmp_path))).vectorized()
+    # differences count once they have lasted
+    ask(daemon, lambda caller: caller.until(lambda: caller.read("Drifted"), 9))
     page = tmp_path / "map.html"
     drifts = json.loads(run(daemon, "drift", "--json").stdout)["drifts"]
     told = json.loads(run(daemon, "map", "-o", str(page), "--json").stdout)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.observing import Host, history, observed, rows
+from harness.observing import PATIENCE, Host, history, observed, rows
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.host.config_files import (
@@ -369,7 +369,7 @@ async def test_a_declared_file_is_looked_for_wherever_it_is(here: Path) -> None:
         async def until_seen(**expected: int | None) -> None:
             files = {"path": path, "link": link, "other": other}
             wanted = {str(files[name]): size for name, size in expected.items()}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while await sizes(host) != wanted:  # noqa: ASYNC110 -- not all that changes says so
                     await asyncio.sleep(0.01)
 
