@@ -11,7 +11,6 @@ from conftest import EXAMPLE
 from harness.commands import as_json, fails, run
 from harness.running import Caller, Running, calling
 
-from opdbus.bus import paths
 from opdbus.bus.service.faults import describe_drift
 from opdbus.bus.transport.connection import Connection
 from opdbus.drift.field import Field, Severity
@@ -64,19 +63,14 @@ def served(
     asyncio.run(_publish(daemon, "ghost.service", load_state="not-found", active_state="failed"))
     port = {"port": 8443, "protocol": "tcp", "exposed": "all addresses"}
     asyncio.run(_publish(daemon, "tcp 0.0.0.0:8443", "net", "listener", **port))
-    asyncio.run(_until_drifting(daemon, "sshd.service", "system"))
+    asyncio.run(_until_drifting(daemon, 2))
     return daemon.vectorized()
 
 
-async def _until_drifting(daemon: Running, *names: str) -> None:
-    """Wait until these objects count as drifted, which takes seconds after their change."""
+async def _until_drifting(daemon: Running, count: int) -> None:
+    """Wait until so many objects count as drifted, which takes seconds after their change."""
     async with calling(daemon.bus) as caller:
-
-        async def are_there() -> bool:
-            (rows,) = await caller.ask("DriftReport", {})
-            return {*names} <= {paths.parse(row[0])[2] for row in rows}
-
-        await caller.until(are_there, wanted=True)
+        await caller.until(lambda: caller.read("Drifted"), count)
 
 
 async def _publish(

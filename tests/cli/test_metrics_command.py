@@ -82,7 +82,9 @@ def test_what_a_daemon_counts(served: Running) -> None:
     parts = ("batch_size", "queue_duration_seconds", "inference_duration_seconds")
     keys = [(f"opdbus_{one}_count", frozenset({("level", "medium")})) for one in parts]
     found, later = (samples(ok(served, "metrics")) for _ in range(2))
-    while [found[key] for key in keys] != [later[key] for key in keys]:
+    for _ in range(20):
+        if [found[key] for key in keys] == [later[key] for key in keys]:
+            break
         # a batch ended while they were written
         found, later = later, samples(ok(served, "metrics"))
 
