@@ -220,7 +220,7 @@ def is_undecided(grade: Grade) -> bool:
 
 
 def too_slow(ratio: float) -> str:
-    """Return the reason to refuse a precision as slow as fp32 within TIE, or ""."""
+    """Return the reason to refuse a precision that is faster than fp32 by less than TIE, or ""."""
     return "" if ratio >= TIE else f"it is only {ratio:.3f} times as fast as fp32"
 
 

@@ -277,8 +277,8 @@ class Sender:
         if time.monotonic() >= self._alive_at + self._pace.keep_alive:
             await session.keep_alive()
             self._alive_at = time.monotonic()
-            # drift below the threshold comes without a signal, after what made it: it is read until
-            # it was so some time after that, however long calls take
+            # Drift below the threshold has no signal, and follows its cause after a while: read it
+            # until a read began two keep-alives after the last batch.
             news.has_drift |= self._drift_at < self._sent_at + 2 * self._pace.keep_alive
         if news.has_drift and (began := time.monotonic()) >= self._drift_due():
             await session.send_drift()
