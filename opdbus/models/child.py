@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
 from opdbus.errors import OpDbusError
+from opdbus.platform.tasks import end_child
 
 # systemd uses these variables for the process that it started; a child must not use them.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
@@ -120,9 +121,7 @@ async def _answered(leash: int, command: Iterable[str]) -> str:
     try:
         answer, stderr = await child.communicate()
     finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+        await end_child(child)
     if child.returncode:
         lines = stderr.decode(errors="replace").strip().splitlines()
         raise ChildFailed(lines[-1] if lines else f"its process ended with code {child.returncode}")

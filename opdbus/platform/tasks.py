@@ -1,4 +1,4 @@
-"""Helpers for asyncio tasks: groups of coroutines, signals, timeouts and retry delays."""
+"""Helpers for asyncio: groups of coroutines, signals, timeouts, retry delays, killed children."""
 
 import asyncio
 import math
@@ -22,6 +22,18 @@ async def at_most(seconds: float | None) -> AsyncIterator[None]:
     with suppress(TimeoutError):
         async with asyncio.timeout(None if seconds == math.inf else seconds):
             yield
+
+
+async def end_child(process: asyncio.subprocess.Process) -> None:
+    """Kill a child process unless it has ended, and wait until its pipes are closed, too.
+
+    What is left of its output is read and dropped: asyncio does not close a pipe of which more is
+    unread than its reader takes.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+    await process.communicate()
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from opdbus.errors import OpDbusError
 from opdbus.history import acts
 from opdbus.platform.lines import split_lines, write_line
 from opdbus.platform.regular_files import replace_file
-from opdbus.platform.tasks import at_most, signals, until_first_ends
+from opdbus.platform.tasks import at_most, end_child, signals, until_first_ends
 from opdbus.platform.timestamps import uptime
 from opdbus.publishers import failure_reasons, journal_lines
 from opdbus.publishers.failure_reasons import Line, strip_control
@@ -312,10 +312,7 @@ async def running_command(*command: str) -> AsyncIterator[asyncio.StreamReader]:
                 async with at_most(_END_SECONDS):
                     await process.wait()
         finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            await end_child(process)
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

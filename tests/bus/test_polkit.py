@@ -12,6 +12,7 @@ from harness.users import NOBODY, as_user
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.transport.connection import Connection
 from opdbus.errors import AccessDenied
+from opdbus.platform.tasks import end_child
 
 
 @pytest.fixture
@@ -224,8 +225,7 @@ def test_a_polkit_of_another_user_is_not_believed(bus: str) -> None:
             assert await squatter.stdout.readline() == b"owned\n"
             return await polkit.check(client.name, "read")
         finally:
-            squatter.kill()
-            await squatter.wait()
+            await end_child(squatter)
 
     assert run(bus, ask) is Verdict.UNDECIDED
 

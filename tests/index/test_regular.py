@@ -100,18 +100,21 @@ def test_the_daemon_starts_whatever_lies_in_place_of_its_files(
         daemon.vectorized()
         _until_graded(daemon)
         assert daemon.stop() == 0
-    used = [path for path in daemon.state_dir.rglob("*") if path.is_file()]
-    beside = [f"memory.db{end}" for end in ("-wal", "-shm", "-journal")]
-    assert {path.name for path in used} >= {"memory.lock", "proof.npz"}
+    beside = [daemon.state_dir / f"memory.db{end}" for end in ("-wal", "-shm", "-journal")]
     for kind in REPLACEMENTS:
-        for path in [*used, *(daemon.state_dir / name for name in beside)]:
+        used = [path for path in daemon.state_dir.rglob("*") if path.is_file()]
+        assert {path.name for path in used} >= {"memory.lock", "proof.npz"}
+        for path in [*used, *beside]:
             if path.name != "memory.db":
                 put(path, kind)
         with daemon.start():
             daemon.vectorized()
             _until_graded(daemon)
             assert daemon.stop() == 0
-        assert all(path.is_file() and not path.is_symlink() for path in used)
+        # another precision may have been the fastest, whose graph has a folder of its own
+        left = [path for path in used if os.path.lexists(path)]
+        assert daemon.state_dir / "memory.lock" in left
+        assert all(path.is_file() and not path.is_symlink() for path in left)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])

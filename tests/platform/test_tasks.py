@@ -2,10 +2,12 @@
 
 import asyncio
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
-from opdbus.platform.tasks import at_most, cancel, until_first_ends
+from opdbus.platform.tasks import at_most, cancel, end_child, until_first_ends
 
 
 async def end_slowly(started: asyncio.Event, may_end: asyncio.Event) -> None:
@@ -68,3 +70,22 @@ async def test_being_cancelled_inside_a_limit_is_not_forgotten() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+def _open_files() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
+
+
+async def test_a_child_that_prints_more_than_is_read_leaves_no_pipe() -> None:
+    """Its pipe is closed though more is in it than a reader takes; it may have ended before."""
+    before = _open_files()
+    for code in ("while True: print('x' * 100000)", "print('x' * 100000)", ""):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, limit=100
+        )
+        assert child.stdout
+        await child.stdout.read(1)
+        if not code:
+            await child.wait()
+        await end_child(child)
+    assert _open_files() == before

@@ -8,6 +8,7 @@ from typing import Final
 
 from opdbus.observe.core.report import LostSource
 from opdbus.observe.core.skipped import Skipped
+from opdbus.platform.tasks import end_child
 
 _SECONDS: Final = 60.0
 # 10,000 packages take 2 MB.
@@ -107,9 +108,7 @@ async def _run(*command: str, most_failed: int = 0) -> str:
                 raise LostSource(f"{command[0]} {command[1]} said more than {_MAX_BYTES >> 20} MiB")
         code = await child.wait()
     finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+        await end_child(child)
     if not 0 <= code <= most_failed:
         raise LostSource(f"{command[0]} {command[1]} ended with code {code}")
     return content.decode(errors="replace")
