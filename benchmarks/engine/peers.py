@@ -219,7 +219,7 @@ class Comparison:
         with self._may_fail(contender.name):
             options = {**contender.options, "level": self._level}
             if options.get("dtype") == "bfloat16" and not cpus.BF16 & cpus.features():
-                raise ContenderFailed("not measured: this processor only emulates bfloat16")
+                raise ContenderFailed("this processor only emulates bfloat16")
             if contender.exported:
                 target = self._scratch / "exported"
                 options["exported"] = str(export(self._model, self._venvs, target))
