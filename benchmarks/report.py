@@ -2,7 +2,7 @@
 
 Each writes `results/NAME.json`, in place of its last report. `--only NAME...` runs some of them.
 Peers need `make peers`; what is not there is left out of a report. `fleet_scale.py` with 10,000
-hosts and `gpu/run.py` are run by hand. All together take about 75 minutes on two processors.
+hosts and `gpu/run.py` are run by hand. All together take about 90 minutes on two processors.
 """
 
 from __future__ import annotations
