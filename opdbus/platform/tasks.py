@@ -1,4 +1,4 @@
-"""Helpers for asyncio: groups of coroutines, signals, timeouts, retry delays, killed children."""
+"""Helpers for asyncio: groups of coroutines, signals, timeouts, retry delays, child processes."""
 
 import asyncio
 import math
@@ -25,10 +25,10 @@ async def at_most(seconds: float | None) -> AsyncIterator[None]:
 
 
 async def end_child(process: asyncio.subprocess.Process) -> None:
-    """Kill a child process unless it has ended, and wait until its pipes are closed, too.
+    """Kill a child process unless it has ended, and wait until its pipes are closed.
 
-    What is left of its output is read and dropped: asyncio does not close a pipe of which more is
-    unread than its reader takes.
+    The rest of its output is read and dropped: asyncio keeps a pipe open, and `wait` waits for it,
+    while more of it is unread than its reader takes.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):

@@ -24,6 +24,7 @@ from harness.running import (
 )  # fmt: skip
 
 from opdbus.bus.transport.connection import RemoteError
+from opdbus.platform.tasks import end_child
 
 UNIT = "/org/opdbus/state/systemd/unit/a_2eservice"
 
@@ -394,8 +395,7 @@ async def test_changes_are_told_as_they_come(daemon: Running) -> None:
             line = json.loads(await watching.stdout.readline())
             assert (line["seq"], line["name"], "format_version" in line) == (5, "d", False)
         finally:
-            watching.kill()
-            await watching.wait()
+            await end_child(watching)
 
 
 async def test_large_changes_come_in_parts(daemon: Running) -> None:

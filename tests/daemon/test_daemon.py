@@ -26,6 +26,7 @@ from harness.running import (
 )
 
 from opdbus.bus.transport.connection import RemoteError
+from opdbus.platform.tasks import end_child
 
 BAD = "{ not json"
 
@@ -284,8 +285,7 @@ def test_objects_vanish_with_their_publisher(daemons: Make) -> None:
         assert publisher.stdout
         assert await publisher.stdout.readline() == b"published\n"
         await caller.signal("Changed", lambda b: b[1] == [[f"{STATE_PATH}/p/k/n", "added"]])
-        publisher.kill()
-        await publisher.wait()
+        await end_child(publisher)
         await caller.signal("Changed", lambda b: b[1] == [[f"{STATE_PATH}/p/k/n", "removed"]])
 
     with daemons(VECTOR_LEVEL="none") as daemon:

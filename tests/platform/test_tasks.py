@@ -77,7 +77,7 @@ def _open_files() -> set[Path]:
 
 
 async def test_a_child_that_prints_more_than_is_read_leaves_no_pipe() -> None:
-    """Its pipe is closed though more is in it than a reader takes; it may have ended before."""
+    """Close the pipe of a child that printed more than its reader takes, or that has ended."""
     before = _open_files()
     for code in ("while True: print('x' * 100000)", "print('x' * 100000)", ""):
         child = await asyncio.create_subprocess_exec(
